@@ -1,0 +1,55 @@
+# Every target sets up what it needs in .venv; nothing is installed outside the checkout.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+MODELS := .models
+NATIVE := $(wildcard native/CMakeLists.txt native/src/*)
+
+.PHONY: setup run test lint types unit native conformance models bench format clean
+.DEFAULT_GOAL := setup
+
+setup: $(VENV)/.ready
+
+$(VENV)/.ready: pyproject.toml $(NATIVE)
+	@PYTHON=$(PYTHON) sh tools/check_system.sh
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
+	@touch $@
+
+# One real, small model: voice activity detection out of a published package, on the recording kept beside the tests.
+run: setup
+	@$(BIN)/python tests/models/fetch_models.py --out $(MODELS) --only silero_vad
+	$(BIN)/tierup run $(MODELS)/silero_vad.onnx --input tests/models/inputs/silero_vad.npz --calls 50
+
+test: lint types native unit
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: setup
+	$(BIN)/mypy
+
+# The C++ core's own tests: plain, under ThreadSanitizer, under AddressSanitizer and UBSan.
+native: setup
+	bash native/test.sh
+
+unit: setup models
+	$(BIN)/pytest -n 2 --dist worksteal
+
+models: setup
+	$(BIN)/python tests/models/fetch_models.py --out $(MODELS)
+
+conformance: setup
+	$(BIN)/python -m tests.conformance
+
+bench: setup models
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]'
+	$(BIN)/python -m benchmarks
+
+format: setup
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean:
+	rm -rf build .pytest_cache .mypy_cache .ruff_cache .hypothesis

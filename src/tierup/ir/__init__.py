@@ -1,0 +1,1 @@
+"""The intermediate representation: types, graphs, the op table, verifier and text."""

@@ -1,0 +1,223 @@
+"""Graphs: typed values, immutable nodes, weights beside them.
+
+Values are small integers, local to a graph; each has one producer (an input, a weight or a node) and any number of
+consumers. Nodes stand in an order in which every value is produced before it is used. A graph is closed: bodies of
+control nodes are graphs whose inputs are the node's inputs, so nothing is captured by name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from tierup.ir.dims import DimOp
+from tierup.ir.types import Array, DType, Sym, TensorType, Type, dtype_from_numpy
+
+ValueId = int
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Const:
+    """A small tensor inside an attribute; equal by content, and its repr is its text."""
+
+    array: Array
+
+    @cached_property
+    def text(self) -> str:
+        """`f32[2]'0000803f00000040'`: dtype, shape, and the elements as hex, or as JSON where they are strings."""
+        dtype = dtype_from_numpy(self.array.dtype)
+        if dtype is DType.STR:
+            return f"str{list(self.array.shape)}{json.dumps([str(item) for item in self.array.reshape(-1)])}"
+        return f"{dtype!r}{list(self.array.shape)}'{self.array.tobytes().hex()}'"
+
+    def __repr__(self) -> str:
+        return self.text
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Const) and self.text == other.text
+
+    def __hash__(self) -> int:
+        return hash(self.text)
+
+
+Attr = int | float | str | Const | Type | tuple["Attr", ...]
+
+
+class Attrs(Mapping[str, Attr]):
+    """A node's attributes: a mapping that hashes, sorted by name, with `get` typed loosely for readers."""
+
+    __slots__ = ("_items",)
+
+    def __init__(self, items: Mapping[str, Attr] | Sequence[tuple[str, Attr]] = ()) -> None:
+        self._items: dict[str, Attr] = dict(sorted(dict(items).items()))
+
+    def __getitem__(self, name: str) -> Any:
+        return self._items[name]
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return self._items.get(name, default)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._items)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def _key(self) -> tuple[tuple[str, str], ...]:
+        # repr tells 1 from 1.0, and knows NaN from NaN, which == does not
+        return tuple((name, repr(value)) for name, value in self._items.items())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Attrs) and self._items.keys() == other._items.keys() and self._key() == other._key()
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    def __repr__(self) -> str:
+        return f"Attrs({self._items!r})"
+
+
+@dataclass(frozen=True)
+class Node:
+    """One operation. `op` is `domain.Name`, `version` the opset in which its meaning began.
+
+    An absent optional input or output is None. `graphs` are the bodies of a control node, by attribute name.
+    `name` is where it came from; it takes no part in equality.
+    """
+
+    op: str
+    version: int
+    inputs: tuple[ValueId | None, ...]
+    outputs: tuple[ValueId | None, ...]
+    attrs: Attrs = field(default_factory=Attrs)
+    graphs: tuple[tuple[str, Graph], ...] = ()
+    name: str = field(default="", compare=False)
+
+    def graph(self, name: str) -> Graph | None:
+        """The body with this attribute name."""
+        return dict(self.graphs).get(name)
+
+    @property
+    def label(self) -> str:
+        """How messages name this node."""
+        return f"node '{self.name}' ({self.op})" if self.name else f"a node ({self.op})"
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A value's type, and the name it had in the model."""
+
+    type: Type
+    name: str = field(default="", compare=False)
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Closed, ordered and typed. `weights` maps value ids to digests in a `Weights` table.
+
+    `defaults` are inputs that a caller may leave out, with the weight that stands in. `dim_names` are the names
+    that the model gives to syms.
+    """
+
+    inputs: tuple[ValueId, ...]
+    outputs: tuple[ValueId, ...]
+    nodes: tuple[Node, ...]
+    values: tuple[Value, ...]
+    dims: tuple[DimOp, ...] = ()
+    weights: tuple[tuple[ValueId, str], ...] = ()
+    defaults: tuple[tuple[ValueId, str], ...] = ()
+    dim_names: tuple[tuple[int, str], ...] = field(default=(), compare=False)
+    name: str = field(default="", compare=False)
+
+    def type(self, value: ValueId) -> Type:
+        return self.values[value].type
+
+    def value_name(self, value: ValueId) -> str:
+        """The model's name of a value, or its number."""
+        return self.values[value].name or f"%{value}"
+
+    def __repr__(self) -> str:
+        from tierup.ir.text import print_graph  # the text is the repr; text.py knows graphs, not the reverse
+
+        return print_graph(self)
+
+    @cached_property
+    def digest(self) -> str:
+        """Names nothing but the content: names of values and nodes are left out."""
+        from tierup.ir.text import print_graph
+
+        return hashlib.sha256(print_graph(self, names=False).encode()).hexdigest()
+
+    def walk(self) -> Iterator[tuple[Graph, Node]]:
+        """Every node of this graph and of all bodies inside it."""
+        pending: list[Graph] = [self]
+        while pending:
+            graph = pending.pop()
+            for node in graph.nodes:
+                yield graph, node
+                pending.extend(body for _, body in node.graphs)
+
+
+class Weights:
+    """Constant tensors by digest, shared by a graph, its bodies and everything rewritten from it."""
+
+    def __init__(self) -> None:
+        self._arrays: dict[str, Array] = {}
+
+    def add(self, array: Array, digest: str | None = None) -> str:
+        """Keep `array` (it must not change afterwards) and return its digest."""
+        digest = digest or weight_digest(array)
+        self._arrays.setdefault(digest, array)
+        return digest
+
+    def __getitem__(self, digest: str) -> Array:
+        return self._arrays[digest]
+
+    def __contains__(self, digest: str) -> bool:
+        return digest in self._arrays
+
+    def __len__(self) -> int:
+        return len(self._arrays)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._arrays)
+
+    @property
+    def total_bytes(self) -> int:
+        return sum(array.nbytes for array in self._arrays.values())
+
+
+def weight_digest(array: Array) -> str:
+    """SHA-256 over dtype, shape and elements."""
+    digest = hashlib.sha256(weight_header(array.dtype, array.shape))
+    if array.dtype.kind in "OUS":
+        digest.update(repr(array.tolist()).encode())
+    else:
+        digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    return digest.hexdigest()
+
+
+def weight_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
+    """What a weight's digest covers before its elements."""
+    return f"{dtype_from_numpy(dtype)!r}{list(shape)}".encode()
+
+
+def static_type(array: Array) -> TensorType:
+    """The type of a concrete array."""
+    dtype = dtype_from_numpy(array.dtype)
+    if dtype is None:
+        raise TypeError(f"NumPy dtype {array.dtype} is none of Tierup's")
+    return TensorType(dtype, tuple(array.shape))
+
+
+def syms_of(type: Type) -> tuple[Sym, ...]:
+    """The syms in a tensor's shape."""
+    if isinstance(type, TensorType) and type.shape:
+        return tuple(dim for dim in type.shape if isinstance(dim, Sym))
+    return ()

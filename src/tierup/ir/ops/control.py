@@ -1,0 +1,222 @@
+"""Control ops: what their bodies give decides what they give.
+
+A control node's last `captures` inputs are what its bodies use from outside, and each body takes them as its last
+inputs. Dims of a body belong to that body's own dim program, so only plain numbers come out of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tierup.ir.graph import Graph
+from tierup.ir.infer import Infer, InferError, Out, PartialShape
+from tierup.ir.ops.row import Kind, Op
+from tierup.ir.types import (
+    Dim,
+    DType,
+    OptionalType,
+    SequenceType,
+    TensorType,
+    Type,
+    without_dims,
+)
+
+Result = Out | Type
+
+
+def outside(type: Type) -> Result:
+    """A body's result as the graph around it sees it."""
+    if isinstance(type, TensorType):
+        return Out(type.dtype, _numbers(type.shape))
+    return without_dims(type)
+
+
+def _numbers(shape: Sequence[Dim] | None) -> PartialShape | None:
+    return None if shape is None else tuple(dim if isinstance(dim, int) else None for dim in shape)
+
+
+def join(a: Result, b: Result, what: str) -> Result:
+    """The type of a value that may be either one. Dims that differ are unknown."""
+    if isinstance(a, Out | TensorType) and isinstance(b, Out | TensorType):
+        if a.dtype is not b.dtype:
+            raise InferError(f"{what} is {a.dtype!r} on one side and {b.dtype!r} on the other")
+        if a.shape is None or b.shape is None or len(a.shape) != len(b.shape):
+            return Out(a.dtype, None)
+        return Out(a.dtype, tuple(x if x == y else None for x, y in zip(a.shape, b.shape, strict=True)))
+    if isinstance(a, Out | TensorType) or isinstance(b, Out | TensorType) or a != b:
+        raise InferError(f"{what} is of different kinds on the two sides: {a!r} and {b!r}")
+    return a
+
+
+def _body(ctx: Infer, name: str, count: int) -> Graph:
+    body = dict(ctx.graphs).get(name)
+    if body is None:
+        raise InferError(f"the body '{name}' is missing")
+    if len(body.inputs) != count:
+        raise InferError(f"the body '{name}' has {len(body.inputs)} inputs, but {count} are given to it")
+    return body
+
+
+def _captures(ctx: Infer) -> int:
+    """Where the captured values begin."""
+    count = ctx.attrs.get("captures", 0)
+    if not isinstance(count, int) or not 0 <= count <= len(ctx.inputs):
+        raise InferError(f"captures is {count}, but there are {len(ctx.inputs)} inputs")
+    return len(ctx.inputs) - count
+
+
+def _one(ctx: Infer, index: int, dtype: DType, what: str) -> None:
+    """An input that must hold a single element."""
+    type = ctx.tensor(index)
+    if type.dtype is not dtype or (type.shape is not None and any(isinstance(d, int) and d != 1 for d in type.shape)):
+        raise InferError(f"{what} must be a single {dtype!r}, but is {type!r}")
+
+
+def _if(ctx: Infer) -> list[Result]:
+    if _captures(ctx) != 1:
+        raise InferError("If takes a condition and what its branches capture")
+    _one(ctx, 0, DType.BOOL, "the condition")
+    then, other = (_body(ctx, name, len(ctx.inputs) - 1) for name in ("then_branch", "else_branch"))
+    if len(then.outputs) != len(other.outputs):
+        raise InferError(f"the branches have {len(then.outputs)} and {len(other.outputs)} outputs")
+    pairs = zip(then.outputs, other.outputs, strict=True)
+    return [join(outside(then.type(a)), outside(other.type(b)), f"output {i}") for i, (a, b) in enumerate(pairs)]
+
+
+def _carried(initial: Type | None, body: Graph, value: int, what: str) -> Result:
+    """A value that goes round a loop: the first one where the loop never runs, else the body's."""
+    if initial is None:
+        raise InferError(f"{what} has no first value")
+    after = outside(body.type(value))
+    if isinstance(initial, OptionalType) and not isinstance(after, OptionalType):
+        initial = initial.elem  # the body turned "perhaps" into a value
+    return join(initial if isinstance(initial, TensorType) else without_dims(initial), after, what)
+
+
+def _stacked(type: Type, axis: int, length: Dim | None, what: str) -> Result:
+    """What a body gives in each step, as one tensor with a new axis."""
+    if not isinstance(type, TensorType):
+        raise InferError(f"{what} is collected over the steps and must be a tensor, but is {type!r}")
+    if type.shape is None:
+        return Out(type.dtype, None)
+    rank = len(type.shape) + 1
+    if not -rank <= axis < rank:
+        raise InferError(f"axis {axis} of {what} is outside a tensor of rank {rank}")
+    shape = list(_numbers(type.shape) or ())
+    shape.insert(axis % rank, length)
+    return Out(type.dtype, tuple(shape))
+
+
+def _loop(ctx: Infer) -> list[Result]:
+    split = _captures(ctx)
+    if split < 2:
+        raise InferError("Loop takes a trip count and a condition, which may be absent, before all else")
+    if ctx.has(0):
+        _one(ctx, 0, DType.I64, "the trip count")
+    if ctx.has(1):
+        _one(ctx, 1, DType.BOOL, "the condition")
+    body, carried = _body(ctx, "body", len(ctx.inputs)), ctx.inputs[2:split]
+    if len(body.outputs) < 1 + len(carried):
+        raise InferError(f"the body gives {len(body.outputs)} values, but carries {len(carried)} and a condition")
+    states, scans = body.outputs[1 : 1 + len(carried)], body.outputs[1 + len(carried) :]
+    return [
+        *(
+            _carried(first, body, value, f"carried value {i}")
+            for i, (first, value) in enumerate(zip(carried, states, strict=True))
+        ),
+        *(_stacked(body.type(value), 0, None, f"scan output {i}") for i, value in enumerate(scans)),
+    ]
+
+
+def _per(ctx: Infer, name: str, count: int) -> tuple[int, ...]:
+    """An attribute with one integer for each scanned value; 0 where it is absent."""
+    numbers = tuple(ctx.attrs.get(name) or (0,) * count)
+    if len(numbers) != count:
+        raise InferError(f"{name} has {len(numbers)} entries, but there are {count} such values")
+    return numbers
+
+
+def _scan_parts(ctx: Infer, first: int) -> tuple[Graph, tuple[Type | None, ...], range]:
+    """The body, the first states, and the indices of the scanned inputs; `first` inputs stand before them all."""
+    split, count = _captures(ctx), ctx.attrs["num_scan_inputs"]
+    if not 1 <= count <= split - first:
+        raise InferError(f"num_scan_inputs is {count}, but there are {split - first} inputs")
+    body = _body(ctx, "body", len(ctx.inputs) - first)
+    states = ctx.inputs[first : split - count]
+    if len(body.outputs) < len(states):
+        raise InferError(f"the body gives {len(body.outputs)} values, but has {len(states)} states")
+    return body, states, range(split - count, split)
+
+
+def _scan(ctx: Infer) -> list[Result]:
+    if ctx.version < 9:
+        return _scan_batched(ctx)
+    body, first, scanned = _scan_parts(ctx, 0)
+    length: Dim | None = None
+    for index, axis in zip(scanned, _per(ctx, "scan_input_axes", len(scanned)), strict=True):
+        shape = ctx.shape(index)
+        if shape is not None:
+            length = _same_length(length, shape[ctx.axis(axis, len(shape))])
+    _per(ctx, "scan_input_directions", len(scanned))
+    states, scans = body.outputs[: len(first)], body.outputs[len(first) :]
+    axes = _per(ctx, "scan_output_axes", len(scans))
+    _per(ctx, "scan_output_directions", len(scans))
+    pairs = enumerate(zip(scans, axes, strict=True))
+    return [
+        *(_carried(a, body, b, f"state {i}") for i, (a, b) in enumerate(zip(first, states, strict=True))),
+        *(_stacked(body.type(value), axis, length, f"scan output {i}") for i, (value, axis) in pairs),
+    ]
+
+
+def _same_length(a: Dim | None, b: Dim) -> Dim:
+    if isinstance(a, int) and isinstance(b, int) and a != b:
+        raise InferError(f"the scanned inputs have lengths {a} and {b}")
+    return a if isinstance(a, int) else b
+
+
+def _scan_batched(ctx: Infer) -> list[Result]:
+    """Scan of opset 8: sequence lengths first, and a batch axis before everything."""
+    body, first, scanned = _scan_parts(ctx, 1)
+    _per(ctx, "directions", len(scanned))
+    batch, length = None, None
+    for index in scanned:
+        shape = ctx.shape(index)
+        if shape is not None:
+            if len(shape) < 2:
+                raise InferError("scanned inputs have a batch and a time axis")
+            batch, length = _same_length(batch, shape[0]), _same_length(length, shape[1])
+    states, scans = body.outputs[: len(first)], body.outputs[len(first) :]
+    results: list[Result] = []
+    for i, (a, b) in enumerate(zip(first, states, strict=True)):
+        if not isinstance(a, TensorType):
+            raise InferError(f"state {i} must be a tensor")
+        results.append(join(a, _stacked(body.type(b), 0, batch, f"state {i}"), f"state {i}"))
+    for i, value in enumerate(scans):
+        row = _stacked(body.type(value), 0, length, f"scan output {i}")
+        assert isinstance(row, Out)
+        results.append(row if row.shape is None else Out(row.dtype, (batch, *row.shape)))
+    return results
+
+
+def _sequence_map(ctx: Infer) -> list[Result]:
+    body = _body(ctx, "body", len(ctx.inputs))
+    if not ctx.inputs or not isinstance(ctx.inputs[0], SequenceType):
+        raise InferError(f"the first input must be a sequence, but is {ctx.inputs[:1]}")
+    return [SequenceType(without_dims(body.type(value))) for value in body.outputs]
+
+
+_WHOLE = "runs bodies: which nodes run is known only in the call; the executors jump"
+
+OPS: tuple[Op, ...] = (
+    Op("onnx.If", "one of two bodies, by a condition", _if, kind=Kind.CONTROL, core=_WHOLE),
+    Op("onnx.Loop", "a body again and again, by count and condition", _loop, kind=Kind.CONTROL, core=_WHOLE),
+    Op("onnx.Scan", "a body for each slice of its scanned inputs", _scan, kind=Kind.CONTROL, core=_WHOLE),
+    Op(
+        "onnx.SequenceMap",
+        "a body for each item of a sequence",
+        _sequence_map,
+        "control.sequence_map",
+        kind=Kind.CONTROL,
+        core=_WHOLE,
+    ),
+)

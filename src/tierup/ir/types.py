@@ -1,0 +1,217 @@
+"""What a value can be: dtypes, dims, tensors, sequences, optionals and maps.
+
+A dim is a number, or a `Sym`: the index of an instruction in its graph's dim program (see `dims.py`). A shape of
+`None` means that not even the rank is known before the value exists.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from functools import cached_property
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+
+class DType(Enum):
+    """The element types, by the names that text and reports use."""
+
+    F32 = "f32"
+    U8 = "u8"
+    I8 = "i8"
+    U16 = "u16"
+    I16 = "i16"
+    I32 = "i32"
+    I64 = "i64"
+    STR = "str"
+    BOOL = "bool"
+    F16 = "f16"
+    F64 = "f64"
+    U32 = "u32"
+    U64 = "u64"
+    C64 = "c64"
+    C128 = "c128"
+    BF16 = "bf16"
+    F8E4M3FN = "f8e4m3fn"
+    F8E4M3FNUZ = "f8e4m3fnuz"
+    F8E5M2 = "f8e5m2"
+    F8E5M2FNUZ = "f8e5m2fnuz"
+    U4 = "u4"
+    I4 = "i4"
+    F4E2M1 = "f4e2m1"
+    F8E8M0 = "f8e8m0"
+    U2 = "u2"
+    I2 = "i2"
+    F6E2M3 = "f6e2m3"
+    F6E3M2 = "f6e3m2"
+
+    def __repr__(self) -> str:
+        return self.value
+
+    @cached_property
+    def code(self) -> int:
+        """The number that ONNX and the native program give this type."""
+        return _CODES[self]
+
+    @cached_property
+    def numpy(self) -> np.dtype[Any]:
+        """How NumPy holds it; types under a byte take one byte an element."""
+        dtype: np.dtype[Any] = np.dtype(_NUMPY[self])
+        return dtype
+
+    @cached_property
+    def bits(self) -> int:
+        """Bits of one element in a packed file; strings have none."""
+        return _SMALL_BITS.get(self, self.numpy.itemsize * 8)
+
+    @property
+    def is_float(self) -> bool:
+        """Any real floating type, down to four bits."""
+        return self.value[0] == "f" or self is DType.BF16
+
+    @property
+    def is_integer(self) -> bool:
+        """Any signed or unsigned integer type."""
+        return self.value[0] in "iu"
+
+    @property
+    def is_signed(self) -> bool:
+        """A signed integer type."""
+        return self.value[0] == "i"
+
+    @property
+    def is_complex(self) -> bool:
+        return self.value[0] == "c"
+
+
+_SMALL_BITS = {
+    DType.U4: 4, DType.I4: 4, DType.F4E2M1: 4, DType.U2: 2, DType.I2: 2, DType.F6E2M3: 6, DType.F6E3M2: 6,
+}  # fmt: skip
+_CODES = {dtype: code for code, dtype in enumerate(DType, start=1)}  # the members stand in ONNX's order
+_NUMPY: dict[DType, Any] = {
+    DType.F32: np.float32,
+    DType.U8: np.uint8,
+    DType.I8: np.int8,
+    DType.U16: np.uint16,
+    DType.I16: np.int16,
+    DType.I32: np.int32,
+    DType.I64: np.int64,
+    DType.STR: np.object_,
+    DType.BOOL: np.bool_,
+    DType.F16: np.float16,
+    DType.F64: np.float64,
+    DType.U32: np.uint32,
+    DType.U64: np.uint64,
+    DType.C64: np.complex64,
+    DType.C128: np.complex128,
+    DType.BF16: ml_dtypes.bfloat16,
+    DType.F8E4M3FN: ml_dtypes.float8_e4m3fn,
+    DType.F8E4M3FNUZ: ml_dtypes.float8_e4m3fnuz,
+    DType.F8E5M2: ml_dtypes.float8_e5m2,
+    DType.F8E5M2FNUZ: ml_dtypes.float8_e5m2fnuz,
+    DType.U4: ml_dtypes.uint4,
+    DType.I4: ml_dtypes.int4,
+    DType.F4E2M1: ml_dtypes.float4_e2m1fn,
+    DType.F8E8M0: ml_dtypes.float8_e8m0fnu,
+    DType.U2: ml_dtypes.uint2,
+    DType.I2: ml_dtypes.int2,
+    DType.F6E2M3: ml_dtypes.float6_e2m3fn,
+    DType.F6E3M2: ml_dtypes.float6_e3m2fn,
+}
+_FROM_CODE = {code: dtype for dtype, code in _CODES.items()}
+_FROM_NUMPY = {np.dtype(kind): dtype for dtype, kind in _NUMPY.items()}
+
+
+def dtype_from_code(code: int) -> DType | None:
+    """The dtype with this ONNX number, if there is one."""
+    return _FROM_CODE.get(code)
+
+
+def dtype_from_numpy(dtype: np.dtype[Any]) -> DType | None:
+    """The dtype that NumPy holds as `dtype`; NumPy's own strings count as strings."""
+    if dtype.kind in "US":
+        return DType.STR
+    return _FROM_NUMPY.get(dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class Sym:
+    """A dim that is known only when the model is called: instruction `id` of the graph's dim program."""
+
+    id: int
+
+    def __repr__(self) -> str:
+        return f"d{self.id}"
+
+
+Dim = int | Sym
+Shape = tuple[Dim, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorType:
+    """A dense array. `shape` is None where the rank is unknown."""
+
+    dtype: DType
+    shape: Shape | None
+
+    @property
+    def rank(self) -> int | None:
+        return None if self.shape is None else len(self.shape)
+
+    def __repr__(self) -> str:
+        if self.shape is None:
+            return f"{self.dtype.value}[*]"
+        return f"{self.dtype.value}[{', '.join(map(repr, self.shape))}]"
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceType:
+    """A list of values of one type. The shapes of its items may differ, so they are not part of the type."""
+
+    elem: Type
+
+    def __repr__(self) -> str:
+        return f"seq({self.elem!r})"
+
+
+@dataclass(frozen=True, slots=True)
+class OptionalType:
+    """A value or nothing."""
+
+    elem: Type
+
+    def __repr__(self) -> str:
+        return f"optional({self.elem!r})"
+
+
+@dataclass(frozen=True, slots=True)
+class MapType:
+    """A dictionary from an integer or string to values of one type."""
+
+    key: DType
+    value: Type
+
+    def __repr__(self) -> str:
+        return f"map({self.key.value}, {self.value!r})"
+
+
+Type = TensorType | SequenceType | OptionalType | MapType
+
+
+def without_dims(type: Type) -> Type:
+    """The same type with every shape forgotten: what sequence items and optional contents keep."""
+    match type:
+        case TensorType(dtype, _):
+            return TensorType(dtype, None)
+        case SequenceType(elem):
+            return SequenceType(without_dims(elem))
+        case OptionalType(elem):
+            return OptionalType(without_dims(elem))
+        case MapType(key, value):
+            return MapType(key, without_dims(value))

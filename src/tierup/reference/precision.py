@@ -1,0 +1,27 @@
+"""Which type to compute in: floats narrower than f32 are widened to f32, and the result is rounded once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tierup.ir.types import Array, DType
+
+NARROW = frozenset(d.numpy for d in DType if d.is_float and d not in (DType.F32, DType.F64))
+
+
+def up(x: Array) -> Array:
+    """`x` in f32 where it is a narrower float, else `x` itself."""
+    return x.astype(np.float32) if x.dtype in NARROW else x
+
+
+def down(y: Any, dtype: np.dtype[Any]) -> Array:
+    """`y` rounded to `dtype`."""
+    return np.asarray(y).astype(dtype, copy=False)
+
+
+def rounded(function: Callable[..., Any], first: Array, *rest: Array) -> Array:
+    """`function` computed in f32 or better; the result has the dtype of the first input."""
+    return down(function(up(first), *map(up, rest)), first.dtype)

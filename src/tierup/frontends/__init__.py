@@ -1,0 +1,1 @@
+"""Front ends: a model file or module becomes a Graph, one node for one node."""

@@ -1,0 +1,179 @@
+"""What ONNX says an operator looks like: arity, attributes, type constraints, by domain, name and opset.
+
+Schemas come from the installed `onnx`; ops of other domains state a `Signature` in their row of the op table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+from tierup.errors import ModelError, UnsupportedError
+from tierup.frontends.onnx.attributes import attribute_value
+from tierup.ir.graph import Attr
+from tierup.ir.infer import InferError
+from tierup.ir.ops import lookup
+from tierup.ir.types import DType, MapType, OptionalType, SequenceType, TensorType, Type
+
+DOMAINS = {
+    "": "onnx",
+    "ai.onnx": "onnx",
+    "ai.onnx.ml": "ml",
+    "ai.onnx.preview.training": "training",
+    "ai.onnx.preview": "preview",
+    "com.microsoft": "ms",
+}
+_ONNX_DOMAINS = {"onnx": "", "ml": "ai.onnx.ml", "training": "ai.onnx.preview.training", "preview": "ai.onnx.preview"}
+
+_ONNX_NAMES = {
+    DType.F32: "float", DType.F64: "double", DType.F16: "float16", DType.BF16: "bfloat16", DType.STR: "string",
+    DType.BOOL: "bool", DType.C64: "complex64", DType.C128: "complex128", DType.F8E4M3FN: "float8e4m3fn",
+    DType.F8E4M3FNUZ: "float8e4m3fnuz", DType.F8E5M2: "float8e5m2", DType.F8E5M2FNUZ: "float8e5m2fnuz",
+    DType.F8E8M0: "float8e8m0", DType.F4E2M1: "float4e2m1", DType.F6E2M3: "float6e2m3", DType.F6E3M2: "float6e3m2",
+    DType.U8: "uint8", DType.I8: "int8", DType.U16: "uint16", DType.I16: "int16", DType.U32: "uint32",
+    DType.I32: "int32", DType.U64: "uint64", DType.I64: "int64", DType.U4: "uint4", DType.I4: "int4",
+    DType.U2: "uint2", DType.I2: "int2",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Formal:
+    """One formal input: the type variable that it binds (empty: none) and the types that it takes."""
+
+    name: str
+    variable: str
+    allowed: frozenset[str]
+    required: bool
+
+
+@dataclass(frozen=True)
+class Schema:
+    """An operator's contract in one opset."""
+
+    op: str
+    version: int
+    inputs: tuple[int, int]
+    outputs: tuple[int, int]
+    required: frozenset[str]
+    defaults: Mapping[str, Attr]
+    kinds: Mapping[str, int] | None  # attribute name -> AttributeProto type; None where any attribute type goes
+    formals: tuple[Formal, ...] = ()
+    variadic: Formal | None = None
+    homogeneous: bool = True
+    extra: frozenset[str] = field(default_factory=frozenset)
+
+
+@cache
+def find_schema(domain: str, name: str, opset: int) -> Schema:
+    """The schema in force; UnsupportedError where there is no such op."""
+    prefix = DOMAINS.get(domain)
+    op = f"{prefix}.{name}"
+    row = lookup(op) if prefix else None
+    if row is None:
+        raise UnsupportedError(f"operator {name} of domain '{domain or 'ai.onnx'}' is not known to Tierup")
+    if row.signature is not None:
+        signature = row.signature
+        return Schema(
+            op=op,
+            version=1,
+            inputs=signature.inputs,
+            outputs=signature.outputs,
+            required=frozenset(signature.required),
+            defaults=signature.defaults,
+            kinds=None,
+            extra=frozenset(signature.optional),
+        )
+    return _from_onnx(op, _ONNX_DOMAINS[str(prefix)], name, opset)
+
+
+def _from_onnx(op: str, domain: str, name: str, opset: int) -> Schema:
+    import onnx
+
+    try:
+        schema = onnx.defs.get_schema(name, opset, domain)
+    except onnx.defs.SchemaError as error:
+        raise UnsupportedError(f"operator {name} does not exist in opset {opset} of '{domain or 'ai.onnx'}'") from error
+    if schema.deprecated:
+        raise UnsupportedError(f"operator {name} was withdrawn in opset {schema.since_version} of ONNX")
+    option = onnx.defs.OpSchema.FormalParameterOption
+    allowed = {c.type_param_str: frozenset(c.allowed_type_strs) for c in schema.type_constraints}
+
+    def formal(parameter: Any) -> Formal:
+        variable = parameter.type_str if parameter.type_str in allowed else ""
+        types = allowed.get(parameter.type_str) or frozenset([parameter.type_str])
+        return Formal(parameter.name, variable, types, parameter.option == option.Single)
+
+    last: Any = schema.inputs[-1] if schema.inputs else None
+    variadic = last is not None and last.option == option.Variadic
+    attributes: dict[str, Any] = dict(schema.attributes)
+    return Schema(
+        op=op,
+        version=schema.since_version,
+        inputs=(schema.min_input, schema.max_input),
+        outputs=(schema.min_output, schema.max_output),
+        required=frozenset(key for key, a in attributes.items() if a.required),
+        defaults={
+            key: attribute_value(a.default_value, None, op)
+            for key, a in attributes.items()
+            if a.default_value.type and not _undefined(a.default_value)
+        },
+        kinds={key: int(a.type.value) for key, a in attributes.items()},
+        formals=tuple(formal(p) for p in (schema.inputs[:-1] if variadic else schema.inputs)),
+        variadic=formal(last) if variadic else None,
+        homogeneous=bool(variadic and last.is_homogeneous),
+    )
+
+
+def _undefined(default: Any) -> bool:
+    """A default of type 'tensor' without a data type only says that there is one."""
+    return bool(default.type == default.TENSOR and default.t.data_type == 0)
+
+
+def check_arity(schema: Schema, given: Sequence[object], wanted: int) -> None:
+    """Inputs (None where left out) and number of outputs against the schema; ModelError says what is wrong."""
+    least, most = schema.inputs
+    if not least <= len(given) <= most:
+        raise ModelError(f"takes {_range(least, most)} inputs, but {len(given)} are given")
+    for index, formal in enumerate(schema.formals):
+        if formal.required and (index >= len(given) or given[index] is None):
+            raise ModelError(f"needs its input '{formal.name}', which is left out")
+    least, most = schema.outputs
+    if not wanted <= most:
+        raise ModelError(f"has {_range(least, most)} outputs, but {wanted} are asked for")
+
+
+def _range(least: int, most: int) -> str:
+    if most > 1_000_000:
+        return f"{least} or more"
+    return str(least) if least == most else f"{least} to {most}"
+
+
+def check_types(schema: Schema, types: Sequence[Type | None]) -> None:
+    """Input types against the schema's constraints; InferError names the input."""
+    bound: dict[str, tuple[str, str]] = {}
+    for index, type in enumerate(types):
+        formal = schema.formals[index] if index < len(schema.formals) else schema.variadic
+        if formal is None or type is None:
+            continue
+        text = onnx_type(type)
+        if text not in formal.allowed:
+            raise InferError(f"input '{formal.name}' cannot be {text}")
+        if formal.variable and (formal is not schema.variadic or schema.homogeneous):
+            first, known = bound.setdefault(formal.variable, (formal.name, text))
+            if known != text:
+                raise InferError(f"inputs '{first}' and '{formal.name}' must have one type, but are {known} and {text}")
+
+
+def onnx_type(type: Type) -> str:
+    """The type as ONNX writes it."""
+    match type:
+        case TensorType(dtype, _):
+            return f"tensor({_ONNX_NAMES[dtype]})"
+        case SequenceType(elem):
+            return f"seq({onnx_type(elem)})"
+        case OptionalType(elem):
+            return f"optional({onnx_type(elem)})"
+        case MapType(key, value):
+            return f"map({_ONNX_NAMES[key]}, {onnx_type(value)})"

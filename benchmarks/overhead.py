@@ -1,0 +1,30 @@
+"""What one call costs around the work: an Identity model of one element, beside ONNX Runtime."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+
+from benchmarks.rounds import interleaved, middle, spread
+
+CONTENDERS = ("tierup keywords", "tierup", "tierup session", "onnxruntime")
+
+
+def overhead_benchmark(rounds: int = 5) -> dict[str, object]:
+    """Prints one row a contender: median microseconds with quartiles."""
+    with tempfile.TemporaryDirectory() as folder:
+        model, inputs = Path(folder) / "identity.onnx", Path(folder) / "inputs.npz"
+        value = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in ("x", "y")]
+        graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "identity", value[:1], value[1:])
+        onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), model)
+        np.savez(inputs, x=np.ones(1, np.float32))
+        results = interleaved(CONTENDERS, "calls", model, inputs, rounds)
+    print("\none call of an Identity model, µs: median (quartiles)")
+    for contender, figures in results.items():
+        low, high = spread(figures["call_s"])
+        print(f"{contender:16} {middle(figures['call_s']) * 1e6:7.2f} ({low * 1e6:.2f}-{high * 1e6:.2f})")
+    return {"identity": results}

@@ -1,0 +1,64 @@
+// Runs programs.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "arena.hpp"
+#include "host.hpp"
+#include "pool.hpp"
+#include "program.hpp"
+#include "slots.hpp"
+
+namespace tierup {
+
+constexpr size_t kMaxDepth = 128;  // of function calls; control flow that nests deeper is no model
+
+// The registers and the arena of one running function. Kept and reused.
+struct Frame {
+  std::vector<Value> values;
+  std::vector<int64_t> dims;
+  Arena arena;
+};
+
+// All that one call needs besides the program: a frame per depth, and room for its arguments.
+struct CallState {
+  std::vector<Value> inputs, outputs;
+  std::vector<std::unique_ptr<Frame>> frames;
+  std::vector<void*> buffers;
+  std::vector<int64_t> sizes;
+  std::vector<Object*> arguments;
+  std::vector<Value*> results;
+  Ref<Block> scratch;
+  int64_t scratch_bytes = 0;
+};
+
+// Call states that wait for the next call. A few are kept: as many as ran at the same time, within reason.
+class CallStates {
+ public:
+  std::unique_ptr<CallState> take();
+  void give_back(std::unique_ptr<CallState> state);
+
+ private:
+  static constexpr size_t kKept = 16;
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<CallState>> idle_;
+};
+
+struct CallContext {
+  const Program& program;
+  const SlotTable& slots;
+  Pool& pool;
+  Host& host;
+  CallState& state;
+};
+
+// Runs function 0 on `inputs` (taken over; as many as the function has, empty where one is left out) and fills
+// `outputs`. No output lies in an arena. Throws CallError, std::bad_alloc, or what the host throws; all registers are
+// empty afterwards in any case.
+void run(const CallContext& call, std::span<Value> inputs, std::span<Value> outputs);
+
+}  // namespace tierup

@@ -1,0 +1,25 @@
+// tierup._native: the hot path as a Python module.
+#include <nanobind/nanobind.h>
+
+#define TIERUP_IMPORTS_NUMPY
+#include "machine.hpp"
+#include "numpy_api.hpp"
+#include "pool.hpp"
+#include "python_program.hpp"
+#include "python_runner.hpp"
+#include "python_values.hpp"
+
+namespace nb = nanobind;
+
+NB_MODULE(_native, module) {
+  // A model may well live until the process ends, in a daemon thread for one; that is nothing to print about.
+  nb::set_leak_warnings(false);
+  if (_import_array() < 0) throw nb::python_error();
+  module.def("set_dtypes", &tierup::set_dtypes, nb::arg("dtypes"));
+  module.def("set_call_error", &tierup::set_call_error, nb::arg("type"));
+  module.def("set_threads", &tierup::set_threads, nb::arg("threads"), nb::call_guard<nb::gil_scoped_release>());
+  module.def("threads", &tierup::threads);
+  tierup::bind_program(module);
+  tierup::bind_runner(module);
+  tierup::bind_machine(module);
+}

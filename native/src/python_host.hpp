@@ -1,0 +1,66 @@
+// Python as a host: the GIL of one call, and the call-outs made in it.
+#pragma once
+
+#include <Python.h>
+
+#include <vector>
+
+#include "host.hpp"
+
+namespace tierup {
+
+// Whether this call holds the GIL. It starts with it, lets it go when told to, and takes it back when Python is needed.
+class Gil {
+ public:
+  Gil() = default;
+  Gil(const Gil&) = delete;
+  Gil& operator=(const Gil&) = delete;
+  ~Gil() { acquire(); }
+
+  void release() {
+    if (held()) saved_ = PyEval_SaveThread();
+  }
+  void acquire();
+
+  bool held() const { return saved_ == nullptr; }
+
+  // Gives a reference back: now, or when the GIL is here again.
+  void drop(PyObject* object) noexcept;
+
+ private:
+  PyThreadState* saved_ = nullptr;
+  std::vector<PyObject*> dropped_;
+};
+
+// A reference to a Python object. Within a call it knows the call's GIL; a constant's is null, as constants die only
+// with their program, while the GIL is held.
+class PythonObject final : public HostObject {
+ public:
+  PythonObject(PyObject* stolen, Gil* gil) : object(stolen), gil_(gil) {}
+  ~PythonObject() override {
+    if (gil_ != nullptr) {
+      gil_->drop(object);
+    } else {
+      Py_DECREF(object);
+    }
+  }
+
+  PyObject* const object;
+
+ private:
+  Gil* const gil_;
+};
+
+class PythonHost final : public Host {
+ public:
+  PythonHost(const std::vector<PyObject*>& callouts, Gil& gil) : callouts_(callouts), gil_(gil) {}
+
+  void call_out(int32_t callout, std::span<Object* const> ins, std::span<Value* const> outs) override;
+  void step_aside() override { gil_.release(); }
+
+ private:
+  const std::vector<PyObject*>& callouts_;
+  Gil& gil_;
+};
+
+}  // namespace tierup

@@ -1,0 +1,332 @@
+#include "python_runner.hpp"
+
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <string>
+#include <tuple>
+
+#include "error.hpp"
+#include "numpy_api.hpp"
+#include "python_values.hpp"
+
+namespace nb = nanobind;
+
+namespace tierup {
+namespace {
+
+constexpr int32_t kAnyObject = -1;
+constexpr int32_t kCheckedObject = -2;  // any object, once convert_feeds() has looked at it
+constexpr int64_t kOpen = -1;
+constexpr int64_t kFirstNamed = -2;  // -2 - k stands for the name k
+
+// Never freed: it has to outlive every model.
+PyObject* call_error = nullptr;
+
+PyObject* call_error_type() { return call_error != nullptr ? call_error : PyExc_RuntimeError; }
+
+[[noreturn]] void raise(PyObject* type, const std::string& message) {
+  PyErr_SetString(type, message.c_str());
+  throw nb::python_error();
+}
+
+nb::object interned(nb::handle name) {
+  if (!PyUnicode_CheckExact(name.ptr())) raise(PyExc_TypeError, "the names of inputs and outputs are str");
+  PyObject* own = nb::borrow(name).release().ptr();
+  PyUnicode_InternInPlace(&own);
+  return nb::steal(own);
+}
+
+}  // namespace
+
+void set_call_error(nb::object type) { Py_XSETREF(call_error, type.release().ptr()); }
+
+// Everything that one call holds. The GIL is taken back before any of it is given back.
+class Runner::Call {
+ public:
+  explicit Call(const nb::object& program_object)
+      : keep_(program_object),
+        program(*nb::inst_ptr<PythonProgram>(program_object)),
+        slots(program.slots.snapshot()),
+        state(program.states.take()) {
+    state->inputs.resize(program.program.functions[0].inputs.size());
+    state->outputs.resize(program.program.functions[0].outputs.size());
+  }
+  Call(const Call&) = delete;
+  Call& operator=(const Call&) = delete;
+  ~Call() {
+    gil.acquire();
+    reset_inputs();
+    for (Value& output : state->outputs) output.reset();
+    program.states.give_back(std::move(state));
+  }
+
+  void reset_inputs() {
+    for (Value& input : state->inputs) input.reset();
+  }
+
+ private:
+  nb::object keep_;
+
+ public:
+  PythonProgram& program;
+  std::shared_ptr<const SlotTable> slots;
+  Gil gil;
+  std::unique_ptr<CallState> state;
+};
+
+Runner::Runner(const nb::list& inputs, const nb::list& outputs) {
+  using InputTuple = std::tuple<nb::object, int32_t, nb::object, bool>;
+  for (nb::handle input : inputs) {
+    auto [name, dtype, shape, required] = nb::cast<InputTuple>(input);
+    if (dtype != kAnyObject && dtype != kCheckedObject && element_bytes(dtype) == 0) throw nb::value_error("an input has an unknown type code");
+    Input spec{interned(name), dtype, shape.is_none(), required, {}};
+    if (!spec.any_shape) spec.shape = nb::cast<std::vector<int64_t>>(shape);
+    for (const int64_t size : spec.shape) {
+      // One count a call is kept for each name, so names are small numbers.
+      if (size < kFirstNamed - (1 << 20)) throw nb::value_error("the named dims of the inputs are numbered from 0");
+      if (size <= kFirstNamed) named_dims_ = std::max(named_dims_, static_cast<size_t>(kFirstNamed - size) + 1);
+    }
+    input_index_[spec.name] = inputs_.size();
+    required_ += required ? 1 : 0;
+    inputs_.push_back(std::move(spec));
+  }
+  for (nb::handle output : outputs) {
+    output_index_[interned(output)] = outputs_.size();
+    outputs_.push_back(interned(output));
+  }
+  if (input_index_.size() != inputs_.size() || output_index_.size() != outputs_.size()) {
+    throw nb::value_error("a name is used for two inputs or two outputs");
+  }
+}
+
+void Runner::set_program(nb::object program) {
+  if (program.is_none()) {
+    program_.reset();
+    return;
+  }
+  const Function& model = nb::cast<PythonProgram&>(program).program.functions[0];
+  if (model.inputs.size() != inputs_.size() || model.outputs.size() != outputs_.size()) {
+    throw nb::value_error(("the program has " + std::to_string(model.inputs.size()) + " inputs and " +
+                           std::to_string(model.outputs.size()) + " outputs, the model has " +
+                           std::to_string(inputs_.size()) + " and " + std::to_string(outputs_.size()))
+                              .c_str());
+  }
+  program_ = std::move(program);
+}
+
+// Names mostly come interned and in order, so that `guess` is right; otherwise the dict knows.
+const Runner::Input* Runner::find_input(PyObject* name, size_t guess) const {
+  if (guess < inputs_.size() && inputs_[guess].name.ptr() == name) return &inputs_[guess];
+  if (!PyUnicode_CheckExact(name)) return nullptr;
+  PyObject* position = PyDict_GetItemWithError(input_index_.ptr(), name);
+  return position != nullptr ? &inputs_[PyLong_AsSize_t(position)] : nullptr;
+}
+
+// Whether `object` is what the spec asks for, as it is. Anything else is for convert_feeds().
+bool Runner::bind_one(const Input& input, PyObject* object, Call& call, Value& target, bool converted) const {
+  if (input.dtype == kCheckedObject && !converted) return false;
+  if (input.dtype == kAnyObject || input.dtype == kCheckedObject) {
+    target = from_python(nb::borrow(object), &call.gil);
+    return true;
+  }
+  if (!PyArray_CheckExact(object) || dtype_code(object) != input.dtype) return false;
+  auto* array = reinterpret_cast<PyArrayObject*>(object);
+  if (!input.any_shape) {
+    if (static_cast<size_t>(PyArray_NDIM(array)) != input.shape.size()) return false;
+    for (size_t i = 0; i < input.shape.size(); ++i) {
+      const int64_t wanted = input.shape[i], size = PyArray_DIMS(array)[i];
+      if (wanted == kOpen) continue;
+      if (wanted >= 0) {
+        if (size != wanted) return false;
+        continue;
+      }
+      int64_t& first = call.state->sizes[static_cast<size_t>(kFirstNamed - wanted)];
+      if (first != kOpen && first != size) return false;
+      first = size;
+    }
+  }
+  target = tensor_over(nb::borrow(object), input.dtype, &call.gil);
+  return true;
+}
+
+bool Runner::bind(PyObject* feeds, Call& call, bool converted) const {
+  call.reset_inputs();
+  if (!PyDict_CheckExact(feeds)) return false;
+  call.state->sizes.assign(named_dims_, kOpen);  // the sizes seen so far, by name
+  size_t required = 0, at = 0;
+  Py_ssize_t cursor = 0;
+  PyObject *name, *object;
+  while (PyDict_Next(feeds, &cursor, &name, &object)) {
+    const Input* input = find_input(name, at++);
+    if (input == nullptr) return false;
+    const auto position = static_cast<size_t>(input - inputs_.data());
+    if (!bind_one(*input, object, call, call.state->inputs[position], converted)) return false;
+    required += input->required ? 1 : 0;
+  }
+  return required == required_;
+}
+
+nb::object Runner::convert(nb::handle self, nb::handle feeds) const {
+  static PyObject* const method = PyUnicode_InternFromString("convert_feeds");
+  PyObject* converted = PyObject_CallMethodOneArg(self.ptr(), method, feeds.ptr());
+  if (converted == nullptr) throw nb::python_error();
+  return nb::steal(converted);
+}
+
+void Runner::run(Call& call, nb::handle self, nb::handle feeds) {
+  if (call.program.cleared) raise(PyExc_RuntimeError, "the model is closed");
+  calls_.fetch_add(1, std::memory_order_relaxed);
+  if (!bind(feeds.ptr(), call, false)) {
+    const nb::object converted = convert(self, feeds);
+    if (!bind(converted.ptr(), call, true)) {
+      raise(PyExc_RuntimeError, "convert_feeds() returned inputs that still do not fit the model");
+    }
+  }
+  PythonHost host(call.program.callouts, call.gil);
+  tierup::run({call.program.program, *call.slots, pool(), host, *call.state}, call.state->inputs, call.state->outputs);
+  call.gil.acquire();
+  for (size_t i = 0; i < outputs_.size(); ++i) {
+    if (!call.state->outputs[i]) {
+      throw CallError("the program left output '" + nb::cast<std::string>(outputs_[i]) + "' empty");
+    }
+  }
+}
+
+// A model without a program lets convert_feeds() say why.
+void Runner::require_program(nb::handle self, nb::handle feeds) const {
+  if (program_.is_valid()) return;
+  convert(self, feeds);
+  raise(PyExc_RuntimeError, "the model has no program");
+}
+
+nb::object Runner::call_dict(nb::handle self, nb::handle feeds) {
+  require_program(self, feeds);
+  Call call(program_);
+  run(call, self, feeds);
+  nb::object result = nb::steal(PyDict_New());
+  if (!result.is_valid()) throw nb::python_error();
+  for (size_t i = 0; i < outputs_.size(); ++i) {
+    const nb::object output = as_output(std::move(call.state->outputs[i]));
+    if (PyDict_SetItem(result.ptr(), outputs_[i].ptr(), output.ptr()) < 0) throw nb::python_error();
+  }
+  return result;
+}
+
+std::vector<size_t> Runner::find_outputs(nb::handle names) const {
+  std::vector<size_t> positions;
+  if (names.is_none()) {
+    for (size_t i = 0; i < outputs_.size(); ++i) positions.push_back(i);
+    return positions;
+  }
+  for (nb::handle name : names) {
+    PyObject* position = PyDict_GetItemWithError(output_index_.ptr(), name.ptr());
+    if (position == nullptr) {
+      if (PyErr_Occurred()) throw nb::python_error();
+      PyErr_Format(call_error_type(), "the model has no output %R; its outputs are %R", name.ptr(),
+                   output_index_.attr("keys")().ptr());
+      throw nb::python_error();
+    }
+    positions.push_back(PyLong_AsSize_t(position));
+  }
+  return positions;
+}
+
+nb::object Runner::call_list(nb::handle self, nb::handle names, nb::handle feeds) {
+  require_program(self, feeds);
+  const std::vector<size_t> wanted = find_outputs(names);
+  Call call(program_);
+  run(call, self, feeds);
+  nb::list result;
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    Value& output = call.state->outputs[wanted[i]];
+    // An output that is asked for twice stays for the later one, which makes this one a copy.
+    const bool again = std::ranges::count(wanted.begin() + static_cast<std::ptrdiff_t>(i), wanted.end(), wanted[i]) > 1;
+    result.append(as_output(again ? output : std::move(output)));
+  }
+  return result;
+}
+
+int Runner::traverse(visitproc visit, void* arg) const {
+  Py_VISIT(program_.ptr());
+  return 0;
+}
+
+void Runner::clear() { program_.reset(); }
+
+namespace {
+
+// Runs `body` and turns what it throws into a Python error, for slots that nanobind does not wrap.
+template <typename Body>
+PyObject* guarded(Body body) noexcept {
+  try {
+    return body().release().ptr();
+  } catch (nb::python_error& error) {
+    error.restore();
+  } catch (const CallError& error) {
+    PyErr_SetString(call_error_type(), error.what());
+  } catch (const std::bad_alloc&) {
+    PyErr_NoMemory();
+  } catch (const std::exception& error) {
+    PyErr_SetString(PyExc_RuntimeError, error.what());
+  }
+  return nullptr;
+}
+
+PyObject* call_runner(PyObject* self, PyObject* args, PyObject* kwargs) {
+  return guarded([&] {
+    if (!nb::inst_ready(self)) raise(PyExc_RuntimeError, "Runner.__init__() was not called");
+    if (PyTuple_GET_SIZE(args) != 0) raise(PyExc_TypeError, "the inputs of a model are given by keyword");
+    const nb::object feeds = kwargs != nullptr ? nb::borrow(kwargs) : nb::object(nb::dict());
+    return nb::inst_ptr<Runner>(self)->call_dict(self, feeds);
+  });
+}
+
+int traverse_runner(PyObject* self, visitproc visit, void* arg) {
+  Py_VISIT(Py_TYPE(self));
+  return nb::inst_ready(self) ? nb::inst_ptr<Runner>(self)->traverse(visit, arg) : 0;
+}
+
+int clear_runner(PyObject* self) {
+  if (nb::inst_ready(self)) nb::inst_ptr<Runner>(self)->clear();
+  return 0;
+}
+
+nb::object refuse_feeds(nb::handle, nb::handle) { raise(call_error_type(), "the inputs do not fit the model"); }
+
+}  // namespace
+
+void bind_runner(nb::module_& module) {
+  static const PyType_Slot type_slots[] = {{Py_tp_traverse, reinterpret_cast<void*>(traverse_runner)},
+                                           {Py_tp_clear, reinterpret_cast<void*>(clear_runner)},
+                                           {Py_tp_call, reinterpret_cast<void*>(call_runner)},
+                                           {0, nullptr}};
+  nb::register_exception_translator([](const std::exception_ptr& thrown, void*) {
+    try {
+      std::rethrow_exception(thrown);
+    } catch (const CallError& error) {
+      PyErr_SetString(call_error_type(), error.what());
+    }
+  });
+  nb::class_<Runner>(module, "Runner", nb::type_slots(type_slots), nb::is_weak_referenceable())
+      .def(nb::init<const nb::list&, const nb::list&>(), nb::arg("inputs"), nb::arg("outputs"))
+      .def(
+          "call_dict",
+          [](nb::handle_t<Runner> self, nb::handle feeds) {
+            return nb::inst_ptr<Runner>(self)->call_dict(self, feeds);
+          },
+          nb::arg("feeds").none())
+      .def(
+          "call_list",
+          [](nb::handle_t<Runner> self, nb::handle names, nb::handle feeds, nb::handle) {
+            return nb::inst_ptr<Runner>(self)->call_list(self, names, feeds);
+          },
+          nb::arg("output_names").none(), nb::arg("input_feed").none(), nb::arg("run_options").none() = nb::none())
+      .def("convert_feeds", &refuse_feeds, nb::arg("feeds").none())
+      .def_prop_rw("program", &Runner::program, &Runner::set_program, nb::for_setter(nb::arg("program").none()))
+      .def_prop_ro("calls", &Runner::calls);
+}
+
+}  // namespace tierup

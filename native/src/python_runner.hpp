@@ -1,0 +1,66 @@
+// What a user calls: checks the inputs, runs the program, hands out the outputs.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <atomic>
+#include <cstdint>
+#include <vector>
+
+#include "python_program.hpp"
+
+namespace tierup {
+
+class Runner {
+ public:
+  // inputs: (name, type code, shape or None, required). A code of -1 takes any object, -2 any that convert_feeds() lets
+  // through. In a shape, -1 is open, and -2 - k is open with the name k: sizes with one name agree within a call.
+  Runner(const nanobind::list& inputs, const nanobind::list& outputs);
+
+  // {output: array}, and the outputs named in `names` (all of them if None) in a list. `self` is the Python object.
+  nanobind::object call_dict(nanobind::handle self, nanobind::handle feeds);
+  nanobind::object call_list(nanobind::handle self, nanobind::handle names, nanobind::handle feeds);
+
+  // A call that runs keeps the program it started with. None takes the program away.
+  void set_program(nanobind::object program);
+  nanobind::object program() const { return program_.is_valid() ? program_ : nanobind::none(); }
+
+  uint64_t calls() const { return calls_.load(std::memory_order_relaxed); }
+
+  int traverse(visitproc visit, void* arg) const;
+  void clear();
+
+ private:
+  struct Input {
+    nanobind::object name;
+    int32_t dtype;
+    bool any_shape;
+    bool required;
+    std::vector<int64_t> shape;
+  };
+  class Call;
+
+  void require_program(nanobind::handle self, nanobind::handle feeds) const;
+  void run(Call& call, nanobind::handle self, nanobind::handle feeds);
+  nanobind::object convert(nanobind::handle self, nanobind::handle feeds) const;
+  bool bind(PyObject* feeds, Call& call, bool converted) const;
+  bool bind_one(const Input& input, PyObject* object, Call& call, Value& target, bool converted) const;
+  const Input* find_input(PyObject* name, size_t guess) const;
+  std::vector<size_t> find_outputs(nanobind::handle names) const;
+
+  std::vector<Input> inputs_;
+  std::vector<nanobind::object> outputs_;
+  nanobind::dict input_index_;   // name -> position
+  nanobind::dict output_index_;  // name -> position
+  size_t required_ = 0;
+  size_t named_dims_ = 0;
+  nanobind::object program_;
+  std::atomic<uint64_t> calls_{0};
+};
+
+// The type of the error that a call which its inputs do not fit ends with.
+void set_call_error(nanobind::object type);
+
+void bind_runner(nanobind::module_& module);
+
+}  // namespace tierup

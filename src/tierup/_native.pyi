@@ -1,0 +1,84 @@
+"""The native hot path. `docs/native-program.md` defines what a program is."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+class Program:
+    """An immutable program with its call-outs and constants, and the slots that kernels go live in."""
+
+    def __init__(
+        self,
+        functions: list[Any],
+        callouts: list[Callable[..., tuple[Any, ...]]],
+        constants: list[Any],
+        slots: int = 0,
+    ) -> None:
+        """A function is (n_values, n_dims, inputs, outputs, dim_code, steps). ValueError says what is malformed."""
+
+    def publish(self, kernels: dict[int, tuple[int, object]]) -> None:
+        """{slot: (address, what keeps the code loaded)}; address 0 empties a slot. All of them go live together."""
+
+    def kernel_addresses(self) -> list[int]:
+        """The kernel in each slot; 0 where there is none."""
+
+class Runner:
+    """What users call. Subclasses override `convert_feeds` and may alias `call_dict` or `call_list` as `run`."""
+
+    def __init__(self, inputs: list[tuple[str, int, list[int] | None, bool]], outputs: list[str]) -> None:
+        """Inputs are (name, dtype code, shape, required).
+
+        A dtype code of -1 takes any object, -2 any that `convert_feeds` lets through, a shape of None any rank. In a
+        shape, -1 is open, and -2 - k is open with the name k: sizes with one name agree within a call. An input that is
+        not required may be left out: its register is empty then.
+        """
+
+    def __call__(self, **feeds: Any) -> dict[str, Any]: ...
+    def call_dict(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
+        """{output name: value}"""
+
+    def call_list(
+        self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: Any = None
+    ) -> list[Any]:
+        """The outputs named, or all of them, in a list."""
+
+    def convert_feeds(self, feeds: Any) -> dict[str, Any]:
+        """Called for inputs that do not fit as they are (and when there is no program): converts them or raises."""
+
+    program: Program | None
+    """The program that calls run; a call that runs keeps the one it started with."""
+
+    @property
+    def calls(self) -> int:
+        """How many calls were made."""
+
+def set_dtypes(dtypes: dict[int, np.dtype[Any]]) -> None:
+    """The NumPy type of each ONNX type code. To be called before the first call."""
+
+def set_call_error(type: type[Exception]) -> None:
+    """The error that a call ends with if its inputs do not fit the program."""
+
+def set_threads(threads: int) -> None:
+    """How many threads kernels use, for the whole process."""
+
+def threads() -> int:
+    """How many threads kernels use."""
+
+def machine_fma_gflops(cpus: list[int]) -> tuple[float, float]:
+    """The f32 FMA peak of one thread on each CPU, and the share of the cores it got."""
+
+def machine_read_gbytes_per_s(cpus: list[int], bytes_each: int) -> tuple[float, float]:
+    """How fast one thread on each CPU reads a working set of its own, and the share of the cores it got."""
+
+def machine_fork_join_us(threads: int) -> tuple[float, float, float]:
+    """The latency of a parallel loop, workers spinning and parked (zeros if alone), and the share of the cores."""
+
+def machine_counter_errors() -> list[tuple[str, int]]:
+    """(name, errno) of each hardware counter; 0 if it counts, ENODATA if it opens but does not count."""
+
+def machine_vector_isa() -> str:
+    """The vectors that were measured."""
+
+def machine_hypervisor() -> str:
+    """CPUID's name for the hypervisor; empty if there is none."""

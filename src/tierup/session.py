@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from tierup import _native
 from tierup.config import Config
@@ -20,10 +20,7 @@ from tierup.runtime.executable import executable
 from tierup.runtime.feeds import Input, Output, check_feeds
 from tierup.runtime.setup import configure
 
-if TYPE_CHECKING:
-    pass
-
-Source = "str | os.PathLike[str] | bytes | onnx.ModelProto"
+_CHECKED_OBJECT = -2  # for the native runner: sequences, maps and strings are checked in Python
 
 
 def load(source: Any, *, config: Config | None = None) -> Model:
@@ -41,12 +38,9 @@ class _Session(_native.Runner):
         imported = load_onnx(source)
         configure(config)
         self._config = config
-        self._imported = imported
+        self.imported = imported
         self._inputs = _input_specs(imported.graph)
         self._outputs = _output_specs(imported)
-        self._defaults = {
-            imported.graph.value_name(value): imported.weights[digest] for value, digest in imported.graph.defaults
-        }
         super().__init__(_native_inputs(self._inputs), [output.name for output in self._outputs])
         self._plan = baseline(imported.graph)
         self._closed = False
@@ -58,8 +52,7 @@ class _Session(_native.Runner):
             raise TierupError("the model is closed")
         if not isinstance(feeds, Mapping):
             raise TypeError(f"inputs are given as a dict from name to array, not as {type(feeds).__name__}")
-        missing = {name: array for name, array in self._defaults.items() if name not in feeds}
-        return check_feeds(self._inputs, {**feeds, **missing})
+        return check_feeds(self._inputs, feeds)
 
     def settle(self, timeout_s: float = 60) -> Report:
         """Wait until nothing is left to improve. The baseline is all there is so far, so this returns at once."""
@@ -70,13 +63,13 @@ class _Session(_native.Runner):
 
     def report(self) -> Report:
         """What runs, and what was counted."""
-        graph = self._imported.graph
+        graph = self.imported.graph
         ops = Counter(node.op for _, node in graph.walk())
         return Report(
             name=graph.name,
             nodes=sum(ops.values()),
             ops=dict(sorted(ops.items())),
-            weights_bytes=self._imported.weights.total_bytes,
+            weights_bytes=self.imported.weights.total_bytes,
             threads=_native.threads(),
             calls=self.calls,
             fallback_nodes=len(self._plan.callouts),
@@ -187,13 +180,13 @@ def _output_specs(imported: Imported) -> tuple[Output, ...]:
 
 
 def _native_inputs(inputs: Sequence[Input]) -> list[tuple[str, int, list[int] | None, bool]]:
-    """(name, dtype code or -1, shape, required): see `Runner`. Defaults are filled in on the careful way."""
+    """(name, dtype code, shape, required): see `Runner`."""
     numbers: dict[str, int] = {}
     specs: list[tuple[str, int, list[int] | None, bool]] = []
     for spec in inputs:
         tensor = isinstance(spec.type, TensorType) and spec.type.dtype is not DType.STR
         if not tensor or not isinstance(spec.type, TensorType):
-            specs.append((spec.name, -1, None, True))
+            specs.append((spec.name, _CHECKED_OBJECT, None, spec.required))
             continue
         shape = None
         if spec.shape is not None:
@@ -201,5 +194,5 @@ def _native_inputs(inputs: Sequence[Input]) -> list[tuple[str, int, list[int] | 
                 -1 if dim is None else dim if isinstance(dim, int) else -2 - numbers.setdefault(dim, len(numbers))
                 for dim in spec.shape
             ]
-        specs.append((spec.name, spec.type.dtype.code, shape, True))
+        specs.append((spec.name, spec.type.dtype.code, shape, spec.required))
     return specs

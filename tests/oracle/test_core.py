@@ -1,4 +1,4 @@
-"""Core ops: NumPy where it has the op, ONNX Runtime for convolutions, pools and recurrences, plain loops for the rest."""
+"""Core ops against NumPy where it has them, ONNX Runtime for windows and recurrences, plain loops for the rest."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import helper
-
 from tests.oracle.typed import run
+
 from tierup.errors import InputError
 from tierup.ir.build import GraphBuilder
 from tierup.ir.dims import DimError
@@ -321,9 +321,14 @@ def test_pools() -> None:
 def test_resize() -> None:
     x = RNG.normal(size=(1, 2, 4, 5)).astype(np.float32)
     attrs = {
-        "mode": "linear", "coordinate_transformation_mode": "half_pixel", "nearest_mode": "floor", "cubic_coeff_a": -0.75,
-        "exclude_outside": 0, "antialias": 0, "extrapolation_value": 0.0,
-    }  # fmt: skip
+        "mode": "linear",
+        "coordinate_transformation_mode": "half_pixel",
+        "nearest_mode": "floor",
+        "cubic_coeff_a": -0.75,
+        "exclude_outside": 0,
+        "antialias": 0,
+        "extrapolation_value": 0.0,
+    }
     scales = np.float32([1, 1, 2, 1.5])
     (expected,) = theirs("Resize", x, None, scales, mode="linear")
     result = one("resize", x, ints(1, 2, 8, 7), scales, np.zeros(8, np.float32), **attrs)

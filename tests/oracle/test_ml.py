@@ -10,8 +10,8 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import helper, numpy_helper
-
 from tests.oracle.typed import run
+
 from tierup.errors import InputError
 from tierup.ir.graph import Const
 
@@ -73,8 +73,10 @@ def test_linear_regressor(transform: str, targets: int) -> None:
 
 
 @pytest.mark.parametrize("kernel", ["LINEAR", "RBF", "POLY", "SIGMOID"])
-@pytest.mark.parametrize(("classes", "probable", "transform"),
-                         [(2, 0, "NONE"), (2, 0, "LOGISTIC"), (2, 1, "NONE"), (3, 0, "SOFTMAX"), (4, 1, "NONE")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("classes", "probable", "transform"),
+    [(2, 0, "NONE"), (2, 0, "LOGISTIC"), (2, 1, "NONE"), (3, 0, "SOFTMAX"), (4, 1, "NONE")],
+)
 def test_svm_classifier(kernel: str, classes: int, probable: int, transform: str) -> None:
     rng = np.random.default_rng(classes)
     count, pairs = 3 * classes, classes * (classes - 1) // 2
@@ -226,12 +228,20 @@ def positioned(rng: np.random.Generator, trees: int, dtype: Any) -> dict[str, An
     # the sets stand in the order of their nodes, which is the order in which the nodes were made
     feature, kind, split, missing, true, true_leaf, false, false_leaf = map(list, zip(*nodes, strict=True))
     return {
-        "tree_roots": roots, "n_targets": 2, "nodes_featureids": feature, "nodes_modes": Const(np.array(kind, np.uint8)),
-        "nodes_splits": Const(np.array(split, dtype)), "nodes_missing_value_tracks_true": missing,
-        "nodes_truenodeids": true, "nodes_trueleafs": true_leaf, "nodes_falsenodeids": false, "nodes_falseleafs": false_leaf,
-        "leaf_targetids": [t for t, _ in leaves], "leaf_weights": Const(np.array([w for _, w in leaves], dtype)),
+        "tree_roots": roots,
+        "n_targets": 2,
+        "nodes_featureids": feature,
+        "nodes_modes": Const(np.array(kind, np.uint8)),
+        "nodes_splits": Const(np.array(split, dtype)),
+        "nodes_missing_value_tracks_true": missing,
+        "nodes_truenodeids": true,
+        "nodes_trueleafs": true_leaf,
+        "nodes_falsenodeids": false,
+        "nodes_falseleafs": false_leaf,
+        "leaf_targetids": [t for t, _ in leaves],
+        "leaf_weights": Const(np.array([w for _, w in leaves], dtype)),
         "membership_values": Const(np.array(members or [np.nan], dtype)),
-    }  # fmt: skip
+    }
 
 
 def walk(attrs: dict[str, Any], row: np.ndarray, aggregate: int) -> list[float]:
@@ -275,13 +285,20 @@ def test_trees_without_rows() -> None:
     assert result.shape == (0, 2)
 
 
-@pytest.mark.parametrize("change", [
-    {"nodes_truenodeids": [0, 0, 0]},  # the root is its own child
-    {"nodes_truenodeids": [9, 0, 0]},  # no such node
-    {"nodes_featureids": [3, 0, 0]},  # no such feature
-    {"target_ids": [0, 5]},  # no such target
-    {"nodes_modes": ["BRANCH_LEQ", "BRANCH_LEQ", "LEAF"], "nodes_truenodeids": [1, 0, 0], "nodes_falsenodeids": [2, 2, 0]},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"nodes_truenodeids": [0, 0, 0]},  # the root is its own child
+        {"nodes_truenodeids": [9, 0, 0]},  # no such node
+        {"nodes_featureids": [3, 0, 0]},  # no such feature
+        {"target_ids": [0, 5]},  # no such target
+        {
+            "nodes_modes": ["BRANCH_LEQ", "BRANCH_LEQ", "LEAF"],
+            "nodes_truenodeids": [1, 0, 0],
+            "nodes_falsenodeids": [2, 2, 0],
+        },
+    ],
+)
 def test_hostile_trees_end_in_an_error(change: dict[str, Any]) -> None:
     attrs = {
         "nodes_treeids": [0] * 3, "nodes_nodeids": [0, 1, 2], "nodes_featureids": [0] * 3, "nodes_values": [0.0] * 3,

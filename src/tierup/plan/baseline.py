@@ -58,6 +58,8 @@ class _FunctionCompiler:
 
     def compile(self) -> None:
         last = self._last_uses()
+        for value, digest in self._graph.defaults:
+            self._out.emit(StepCode.DEFAULT, value, self._compiler.constant(digest))
         for index, node in enumerate(self._graph.nodes):
             for value in node.inputs:
                 self._bind(value)

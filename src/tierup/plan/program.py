@@ -33,6 +33,8 @@ class DimCode(IntEnum):
     ALIGN = 15
     TRUNCDIV = 16
     ABS = 17
+    STRIDE = 18
+    DENSE = 19
 
 
 class StepCode(IntEnum):
@@ -55,6 +57,7 @@ class StepCode(IntEnum):
     PUSH = 14
     STACK = 15
     ARENA = 16
+    DEFAULT = 17
 
 
 ABSENT = -1  # an input that is left out, or an output that nobody wants
@@ -66,6 +69,7 @@ _OPERANDS = {
     StepCode.KERNEL: "sVDddn", StepCode.COPY: "vv", StepCode.MOVE: "vv", StepCode.FREE: "v", StepCode.JUMP: "t",
     StepCode.BRANCH: "vt", StepCode.BRANCH_DIM: "dt", StepCode.CALL: "fVV", StepCode.SCALAR: "vnd",
     StepCode.INDEX: "vvnd", StepCode.PUSH: "vv", StepCode.STACK: "vvnnnD", StepCode.ARENA: "d",
+    StepCode.DEFAULT: "vk",
 }  # fmt: skip
 
 

@@ -18,7 +18,7 @@ from tierup.reference.cast import bit_cast as bitcast
 from tierup.reference.cast import cast
 from tierup.reference.core_recurrent import gru, lstm, rnn
 from tierup.reference.core_windows import conv, conv_transpose, pool_max, pool_sum, resize
-from tierup.reference.precision import rounded, up
+from tierup.reference.precision import down, rounded, up
 
 __all__ = [
     "abs_", "acos", "acosh", "add", "and_", "argmax", "argmin", "asin", "asinh", "atan", "atanh", "bitcast",
@@ -49,7 +49,7 @@ def _divide(a: Array, b: Array) -> Array:
         return np.divide(a, b)
     quotient = np.floor_divide(a, b)  # floors; one too low where the signs differ and something is left
     inexact = (np.remainder(a, b) != 0) & ((a < 0) != (b < 0)) & (b != 0)
-    return quotient + inexact.astype(a.dtype)
+    return np.asarray(quotient + inexact.astype(a.dtype))
 
 
 def _power(a: Array, b: Array) -> Array:
@@ -101,7 +101,7 @@ def _reduce(function: Any, empty: Callable[[np.dtype[Any]], Any] | None) -> Refe
             result = function(values, axis=axes, keepdims=keep, dtype=values.dtype)
         else:
             result = function(values, axis=axes, keepdims=keep, initial=empty(values.dtype))
-        return np.asarray(result).astype(dtype, copy=False)
+        return down(result, dtype)
 
     return call
 
@@ -140,7 +140,7 @@ def _running(function: Any, neutral: int) -> Reference:
             kept = np.take(result, range(x.shape[axis] - 1), axis)
             first = np.full_like(np.take(result, [0], axis), neutral)
             result = np.concatenate([first, kept], axis)
-        return (np.flip(result, axis) if node.attrs["reverse"] else result).astype(x.dtype, copy=False)
+        return down(np.flip(result, axis) if node.attrs["reverse"] else result, x.dtype)
 
     return call
 
@@ -168,7 +168,7 @@ def slice_(node: Node, x: Array, starts: Array, ends: Array) -> Array:
         if not 0 <= start <= x.shape[axis] or not (0 if step > 0 else -1) <= end <= x.shape[axis]:
             raise IndexError(f"{start} to {end} lies outside axis {axis}, which has {x.shape[axis]} elements")
         index[axis] = slice(start, None if end < 0 else end, step)
-    return x[tuple(index)]
+    return np.asarray(x[tuple(index)])
 
 
 def pad(node: Node, x: Array, pads: Array, value: Array) -> Array:
@@ -201,7 +201,7 @@ def gather_elements(node: Node, x: Array, indices: Array) -> Array:
 
 def _grid(indices: Array, axis: int) -> tuple[Array, ...]:
     """Index arrays that address each element's own place, but `indices` on `axis`."""
-    grid = list(np.indices(indices.shape, sparse=True))
+    grid: list[Array] = list(np.indices(indices.shape, sparse=True))
     grid[axis] = indices
     return tuple(grid)
 
@@ -210,11 +210,9 @@ def gather_nd(node: Node, x: Array, indices: Array) -> Array:
     batch, depth = node.attrs["batch_dims"], indices.shape[-1]
     for i in range(depth):
         _inside(indices[..., i], x.shape[batch + i])
-    lead = [
-        grid.reshape(grid.shape + (1,) * (indices.ndim - 1 - batch))
-        for grid in np.indices(indices.shape[:batch], sparse=True)
-    ]
-    return x[(*lead, *np.moveaxis(indices, -1, 0))]
+    lead: list[Array] = list(np.indices(indices.shape[:batch], sparse=True))
+    lead = [grid.reshape(grid.shape + (1,) * (indices.ndim - 1 - batch)) for grid in lead]
+    return np.asarray(x[(*lead, *np.moveaxis(indices, -1, 0))])
 
 
 _COMBINE: dict[str, Any] = {"add": np.add, "mul": np.multiply, "min": np.minimum, "max": np.maximum}
@@ -226,7 +224,7 @@ def _scatter(node: Node, x: Array, where: tuple[Array, ...], updates: Array) -> 
         result[where] = up(updates)
     else:
         _COMBINE[node.attrs["reduction"]].at(result, where, up(updates))
-    return result.astype(x.dtype, copy=False)
+    return down(result, x.dtype)
 
 
 def scatter_elements(node: Node, x: Array, indices: Array, updates: Array) -> Array:
@@ -272,5 +270,5 @@ def topk(node: Node, x: Array, k: Array) -> tuple[Array, Array]:
 
 def matmul(node: Node, a: Array, b: Array) -> Array:
     if a.dtype.itemsize == 1 and a.dtype.kind in "iu":
-        return np.matmul(a.astype(np.int32), b.astype(np.int32))
-    return np.matmul(up(a), up(b)).astype(a.dtype, copy=False)
+        return np.asarray(np.matmul(a.astype(np.int32), b.astype(np.int32)))
+    return down(np.matmul(up(a), up(b)), a.dtype)

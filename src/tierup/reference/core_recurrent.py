@@ -32,7 +32,7 @@ ACTIVATIONS: dict[str, Activation] = {
 
 def _sigmoid(x: Array) -> Array:
     e = np.exp(-np.abs(x))
-    return np.where(x >= 0, 1, e).astype(x.dtype) / (1 + e)
+    return np.asarray(np.where(x >= 0, 1, e) / (1 + e), x.dtype)
 
 
 def _activations(node: Node) -> list[Callable[[Array], Array]]:

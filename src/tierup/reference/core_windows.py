@@ -53,6 +53,12 @@ def _places(kernel: tuple[int, ...], counts: tuple[int, ...], attrs: Attrs) -> P
         yield offset, tuple(slice(o * d, o * d + n * s, s) for o, n, s, d in rows)
 
 
+def _at(weights: Array, offset: tuple[int, ...]) -> Array:
+    """The matrices of one place in the kernel, whose axes come last."""
+    where: Any = (..., *offset)
+    return np.asarray(weights[where])
+
+
 def conv(node: Node, x: Array, w: Array, pads: Array) -> Array:
     """For each offset in the kernel: the channels that it meets, times its weights, added up."""
     group, kernel = node.attrs["group"], w.shape[2:]
@@ -62,7 +68,7 @@ def conv(node: Node, x: Array, w: Array, pads: Array) -> Array:
     result = np.zeros((len(x), group, w.shape[0] // group, int(np.prod(counts))), values.dtype)
     for offset, where in _places(kernel, counts, node.attrs):
         met = values[(slice(None), slice(None), *where)].reshape(len(x), group, w.shape[1], result.shape[3])
-        result += grouped[(..., *offset)] @ met
+        result += _at(grouped, offset) @ met
     return _back(result.reshape(len(x), w.shape[0], *counts), x)
 
 
@@ -75,9 +81,7 @@ def conv_transpose(node: Node, x: Array, w: Array, pads: Array) -> Array:
     whole = [max((n - 1) * s, 0) + (k - 1) * d + 1 + extra for n, k, s, d, extra in rows]
     result = np.zeros((len(x), outputs, *whole), values.dtype)
     for offset, where in _places(kernel, sizes, node.attrs):
-        result[(slice(None), slice(None), *where)] += (grouped[(..., *offset)] @ values).reshape(
-            len(x), outputs, *sizes
-        )
+        result[(slice(None), slice(None), *where)] += (_at(grouped, offset) @ values).reshape(len(x), outputs, *sizes)
     spatial = len(sizes)
     cut = [slice(int(pads[i]), whole[i] - int(pads[spatial + i])) for i in range(spatial)]
     return _back(result[(slice(None), slice(None), *cut)], x)

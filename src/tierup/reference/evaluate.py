@@ -42,7 +42,7 @@ def evaluate(graph: Graph, weights: Weights, inputs: Sequence[Any], *, wide: boo
 def _compute(node: Node, arguments: list[Any], run_graph: Any, wide: bool) -> Sequence[Any]:
     control = CONTROL.get(node.op)
     if control is not None:
-        return control(node, arguments, run_graph)  # type: ignore[no-any-return]  # rows of one small table
+        return control(node, arguments, run_graph)
     return bind(node, run_graph, wide=wide)(*arguments)
 
 

@@ -98,7 +98,8 @@ def _duels(attrs: Attrs, x: Array, sizes: tuple[int, ...]) -> tuple[Array, Array
     coefficients, rho = _list(attrs, "coefficients", x).reshape(-1, total), _list(attrs, "rho", x)
     begins = np.cumsum([0, *sizes])
     spans = [slice(begins[i], begins[i + 1]) for i in range(len(sizes))]
-    votes, scores = np.zeros((len(x), len(sizes)), np.int64), []
+    votes = np.zeros((len(x), len(sizes)), np.int64)
+    scores: list[Array] = []
     for i, one in enumerate(spans):
         for j in range(i + 1, len(spans)):
             other = spans[j]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,12 +22,22 @@ def extract(node: Node, x: Array, picks: Array) -> Array:
 
 
 def binarize(node: Node, x: Array) -> Array:
-    return (x > node.attrs["threshold"]).astype(x.dtype)
+    return np.asarray(x > node.attrs["threshold"]).astype(x.dtype)
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else f"{value:f}" if isinstance(value, float) else str(value)
+
+
+_CASTS: dict[str, tuple[Any, Callable[[Any], Any]]] = {
+    "TO_FLOAT": (np.float32, float),
+    "TO_INT64": (np.int64, lambda value: int(float(value))),
+    "TO_STRING": (object, _text),
+}
 
 
 def cast_map(node: Node, x: dict[Any, Any]) -> Array:
-    kind: Any = {"TO_FLOAT": np.float32, "TO_INT64": np.int64, "TO_STRING": object}[node.attrs["cast_to"]]
-    convert = {np.float32: float, np.int64: lambda v: int(float(v)), object: _text}[kind]
+    kind, convert = _CASTS[node.attrs["cast_to"]]
     items = sorted((int(key), convert(_scalar(value))) for key, value in x.items())
     if node.attrs["map_form"] == "DENSE":
         result = np.empty((1, len(items)), kind)
@@ -43,10 +53,6 @@ def cast_map(node: Node, x: dict[Any, Any]) -> Array:
 
 def _scalar(value: Any) -> Any:
     return value.item() if isinstance(value, np.ndarray | np.generic) else value
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else f"{value:f}" if isinstance(value, float) else str(value)
 
 
 def lookup(x: Array, keys: Sequence[Any] | Array, values: Array, default: Any) -> Array:
@@ -177,10 +183,9 @@ def one_hot(node: Node, x: Array) -> Array:
 
 def scale(node: Node, x: Array) -> Array:
     dtype = np.float64 if x.dtype == np.float64 else np.float32
-    offset, factor = (
-        np.array(node.attrs.get(name) or default, dtype) for name, default in (("offset", 0), ("scale", 1))
-    )
-    return ((x.astype(dtype) - offset) * factor).astype(np.float32)
+    offset: Array = np.array(node.attrs.get("offset") or 0, dtype)
+    factor: Array = np.array(node.attrs.get("scale") or 1, dtype)
+    return np.asarray((x.astype(dtype) - offset) * factor, np.float32)
 
 
 def zip_map(node: Node, x: Array) -> tuple[list[dict[Any, Any]]]:

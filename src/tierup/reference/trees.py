@@ -20,7 +20,7 @@ from tierup.reference.scores import class_labels, pair, pick, transform
 _MODES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ", "BRANCH_MEMBER")
 _COMPARE = (np.less_equal, np.less, np.greater_equal, np.greater, np.equal, np.not_equal)
 _MEMBER = 6
-_BLOCK = 1 << 20  # rows × trees that are under way at once: bounds the temporaries, not the result
+_BLOCK = 1 << 20  # votes under way at once: bounds the temporaries, not the result
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ def leaves_of(trees: Forest, x: Array) -> Array:
         nodes = at[going]
         values = x[rows[going], trees.feature[nodes]]
         at[going] = trees.children[nodes, _holds(trees, nodes, values).astype(np.intp)]
-    return at - trees.inner
+    return np.asarray(at - trees.inner)
 
 
 def _holds(trees: Forest, nodes: Array, values: Array) -> Array:
@@ -136,10 +136,12 @@ def _holds(trees: Forest, nodes: Array, values: Array) -> Array:
 
 
 def _is_member(trees: Forest, nodes: Array, values: Array) -> Array:
+    if not len(trees.members):
+        return np.zeros(len(nodes), bool)
     rank = np.minimum(np.searchsorted(trees.members, values), len(trees.members) - 1)
     known = trees.members[rank] == values
     keys = nodes * len(trees.members) + rank
-    return known & np.isin(keys, trees.member_keys)
+    return np.asarray(known & np.isin(keys, trees.member_keys))
 
 
 def vote(trees: Forest, x: Array, n_targets: int, how: str) -> tuple[Array, Array]:
@@ -148,7 +150,8 @@ def vote(trees: Forest, x: Array, n_targets: int, how: str) -> tuple[Array, Arra
     voted = np.zeros((len(x), n_targets), bool)
     if trees.targets.size and not 0 <= trees.targets.min() <= trees.targets.max() < n_targets:
         raise ValueError(f"a leaf votes for target {trees.targets.max()}, but there are {n_targets}")
-    step = max(1, _BLOCK // max(1, len(trees.roots)))
+    votes_each = int(np.diff(trees.votes).max(initial=1))
+    step = max(1, _BLOCK // max(1, len(trees.roots) * votes_each))
     for begin in range(0, len(x), step):
         block = slice(begin, begin + step)
         result[block], voted[block] = _vote_block(trees, x[block], n_targets, how)
@@ -288,14 +291,14 @@ def _rows(x: Array) -> Array:
 def ensemble(node: Node, x: Array) -> Array:
     attrs = node.attrs
     how, after = _AGGREGATES[attrs["aggregate_function"]], _TRANSFORMS[attrs["post_transform"]]
-    result, _ = vote(_ENSEMBLES.of(node), _rows(x), attrs["n_targets"], how)
+    result, _ = vote(_ENSEMBLES.of(node), _rows(x), attrs.get("n_targets", 1), how)
     return transform(after, result).astype(x.dtype)
 
 
 def regressor(node: Node, x: Array) -> Array:
     attrs = node.attrs
     rows = _rows(x)
-    result, _ = vote(_REGRESSORS.of(node), rows, attrs["n_targets"], attrs["aggregate_function"])
+    result, _ = vote(_REGRESSORS.of(node), rows, attrs.get("n_targets", 1), attrs["aggregate_function"])
     base = _floats(attrs, "base_values")
     result = result + base if base.size else result
     return _f32(transform(attrs["post_transform"], result))

@@ -11,7 +11,10 @@ from tierup.ir.build import GraphBuilder
 from tierup.ir.graph import Attrs, ValueId
 from tierup.ir.types import TensorType
 
-_BY_ATTRIBUTE = {f"onnx.{op}" for op in "Add And Div Equal Greater Less Mul Or Pow Sub Xor".split()}
+_BY_ATTRIBUTE = {
+    "onnx.Add", "onnx.And", "onnx.Div", "onnx.Equal", "onnx.Greater", "onnx.Less", "onnx.Mul", "onnx.Or", "onnx.Pow",
+    "onnx.Sub", "onnx.Xor",
+}  # fmt: skip
 
 
 def aligned(builder: GraphBuilder, schema: Schema, inputs: list[ValueId | None], attrs: Attrs) -> list[ValueId | None]:

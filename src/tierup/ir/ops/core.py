@@ -67,8 +67,8 @@ OPS: tuple[Op, ...] = (
         (
             "cast",
             rules.cast,
-            "to dtype `to`: floats to nearest even, `saturate` for 8-bit ones; float to integer truncates to i32 (i64 for "
-            "64-bit and u32 results) at its nearest end, NaN to 0, and keeps the low bits",
+            "to dtype `to`: to floats the nearest, even of two, 8-bit ones by `saturate` and `round_mode`; to integers "
+            "truncated, outside their range what reference/cast.py says",
         ),
         ("bitcast", rules.bitcast, "the same bits as dtype `to` of the same size"),
     ),
@@ -117,8 +117,8 @@ OPS: tuple[Op, ...] = (
         (
             "lstm",
             rules.recurrent(4, 1, (3, 4)),
-            "LSTM over gates[T, B, 4H] (order i o f c; inputs and biases already in), r[4H, H], p[3H] (i o f; [0] for no "
-            "peepholes), h[B, H], c[B, H], lengths[B]; gives y[T, B, H], h, c",
+            "LSTM over gates[T, B, 4H] (order i o f c; inputs and biases already in), r[4H, H], p[3H] (i o f; [0] for "
+            "no peepholes), h[B, H], c[B, H], lengths[B]; gives y[T, B, H], h, c",
         ),
         (
             "gru",
@@ -141,8 +141,8 @@ OPS: tuple[Op, ...] = (
         (
             "slice",
             rules.slice_,
-            "start, start + step, ... before end on each of `axes`; both lie inside the tensor, and -1 is the end before "
-            "the front for a negative step",
+            "start, start + step, ... before end on each of `axes`; both lie inside the tensor, and for a negative "
+            "step -1 is the end before the front",
         ),
         kind=Kind.TRANSFER,
     ),

@@ -1,0 +1,119 @@
+"""`tierup inspect`: what a model takes, gives and is made of."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from tierup.cli.show import shape_text, write_json
+from tierup.frontends.onnx.schema import onnx_type
+from tierup.ir.graph import Weights
+from tierup.rewrite.decompose import reasons
+from tierup.rewrite.rewrite import lower_to_core, simplify
+from tierup.session import Model, load
+
+_SHOWN = 12  # ops listed without --ops
+
+
+@dataclass(frozen=True)
+class Lowering:
+    """How a model's nodes fare on the way to core ops."""
+
+    imported: int
+    simplified: int
+    core: Counter[str]
+    whole: list[tuple[str, str, int]]  # op, reason, how many nodes
+
+
+def inspect_model(path: Path, all_ops: bool, graph: bool, json_file: Path | None) -> None:
+    """Print the model's signature and ops; with `graph`, its text instead."""
+    console = Console()
+    model = load(path)
+    if graph:
+        console.print(repr(model.imported.graph), markup=False, highlight=False, soft_wrap=True)
+        return
+    ops = Counter(node.op for _, node in model.imported.graph.walk())
+    lowering = _lowering(model)
+    _print_signature(console, path, model)
+    _print_ops(console, ops, all_ops)
+    _print_lowering(console, lowering)
+    write_json(json_file, _record(path, model, ops, lowering))
+
+
+def _lowering(model: Model) -> Lowering:
+    imported = model.imported
+    weights = Weights()  # a copy: what is folded here is only looked at
+    for digest in imported.weights:
+        weights.add(imported.weights[digest], digest)
+    simplified = simplify(imported.graph, weights)
+    lowered = lower_to_core(imported.graph, weights)
+    whole = Counter((node.op, reason) for node, reason in reasons(simplified, weights))
+    return Lowering(
+        imported=sum(1 for _ in imported.graph.walk()),
+        simplified=sum(1 for _ in simplified.walk()),
+        core=Counter(node.op for _, node in lowered.walk() if node.op.startswith("core.")),
+        whole=[(op, reason, count) for (op, reason), count in whole.most_common()],
+    )
+
+
+def _print_signature(console: Console, path: Path, model: Model) -> None:
+    opsets = ", ".join(f"{domain or 'ai.onnx'} {version}" for domain, version in model.imported.opsets)
+    weights = model.imported.weights
+    console.print(f"[bold]{escape(str(path))}[/bold]  opset {escape(opsets)}", highlight=False)
+    console.print(f"{len(weights)} weights, {weights.total_bytes / 2**20:.1f} MiB", highlight=False)
+    table = Table("", "name", "type", "shape", box=None, pad_edge=False)
+    for value in model.inputs:
+        kind = "input" if value.required else "optional"
+        table.add_row(kind, escape(value.name), onnx_type(value.type), escape(shape_text(value.shape)))
+    for result in model.outputs:
+        table.add_row("output", escape(result.name), onnx_type(result.type), escape(shape_text(result.shape)))
+    console.print(table)
+
+
+def _print_ops(console: Console, ops: Counter[str], all_ops: bool) -> None:
+    shown = ops.most_common(None if all_ops else _SHOWN)
+    text = ", ".join(f"{count} {op}" for op, count in shown)
+    rest = len(ops) - len(shown)
+    more = f", and {rest} other ops (--ops lists them)" if rest else ""
+    console.print(f"{sum(ops.values())} nodes: {text}{more}", highlight=False, markup=False)
+
+
+def _print_lowering(console: Console, lowering: Lowering) -> None:
+    core = sum(lowering.core.values())
+    console.print(
+        f"{lowering.imported} nodes, {lowering.simplified} after simplification, lowered to {core} core ops. "
+        "None is compiled in this version: the reference tier runs all of them.",
+        highlight=False,
+    )
+    if not lowering.whole:
+        return
+    table = Table("stays whole", "nodes", "because", box=None, pad_edge=False)
+    for op, reason, count in lowering.whole:
+        table.add_row(op, str(count), escape(reason))
+    console.print(table)
+
+
+def _record(path: Path, model: Model, ops: Counter[str], lowering: Lowering) -> dict[str, Any]:
+    def described(values: Any) -> list[dict[str, Any]]:
+        return [{"name": v.name, "type": onnx_type(v.type), "shape": v.shape and list(v.shape)} for v in values]
+
+    return {
+        "model": str(path),
+        "opsets": dict(model.imported.opsets),
+        "inputs": described(model.inputs),
+        "outputs": described(model.outputs),
+        "ops": dict(ops.most_common()),
+        "weights_bytes": model.imported.weights.total_bytes,
+        "lowering": {
+            "imported_nodes": lowering.imported,
+            "simplified_nodes": lowering.simplified,
+            "core_ops": dict(lowering.core.most_common()),
+            "whole": [{"op": op, "reason": reason, "nodes": count} for op, reason, count in lowering.whole],
+        },
+    }

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+# Tests neither read nor write what the user's own models have learned, and start no background work by themselves.
+_FOLDERS = tempfile.TemporaryDirectory(prefix="tierup-tests-")  # removed when the test process ends
+for _variable in ("XDG_CACHE_HOME", "XDG_DATA_HOME"):
+    os.environ[_variable] = str(Path(_FOLDERS.name) / _variable)
+os.environ["TIERUP_ADAPT"] = "0"
 
 GOLDEN = Path(__file__).parent / "golden"
 

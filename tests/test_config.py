@@ -12,7 +12,8 @@ import tierup
 from tierup.config import Config
 
 
-def test_defaults_are_filled_in() -> None:
+def test_defaults_are_filled_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TIERUP_ADAPT")  # the test run switches it off
     config = Config()
     assert config.threads is not None
     assert config.threads >= 1

@@ -15,6 +15,7 @@ from tierup.frontends.onnx.schema import onnx_type
 from tierup.ir.graph import Graph
 from tierup.ir.types import DType, Sym, TensorType, Type
 from tierup.plan.baseline import baseline
+from tierup.profile.machine import measure_once
 from tierup.report import Report
 from tierup.runtime.executable import executable
 from tierup.runtime.feeds import Input, Output, check_feeds
@@ -45,6 +46,8 @@ class _Session(_native.Runner):
         self._plan = baseline(imported.graph)
         self._closed = False
         self.program = executable(self._plan, imported.weights)
+        if config.adapt and config.data_dir is not None:
+            measure_once(config.data_dir)
 
     def convert_feeds(self, feeds: Any) -> dict[str, Any]:
         """Called by native code for inputs that it cannot take as they are."""

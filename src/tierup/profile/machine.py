@@ -18,6 +18,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Literal, cast
 
@@ -167,6 +168,12 @@ def measure_in_background(data_dir: Path) -> threading.Thread:
     thread = threading.Thread(target=_watch, args=(data_dir,), name="tierup-machine", daemon=True)
     thread.start()
     return thread
+
+
+@cache
+def measure_once(data_dir: Path) -> None:
+    """`measure_in_background`, at most once in a process for each folder."""
+    measure_in_background(data_dir)
 
 
 def _watch(data_dir: Path) -> None:

@@ -11,8 +11,7 @@ import numpy as np
 from tierup.ir.graph import Attrs, Node
 from tierup.ir.types import Array
 from tierup.reference.precision import down, up
-from tierup.reference.resize import Axis
-from tierup.reference.resize import _interpolated as interpolated
+from tierup.reference.resize import Axis, interpolated
 
 Places = Iterator[tuple[tuple[int, ...], tuple[slice, ...]]]
 

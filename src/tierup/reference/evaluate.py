@@ -42,7 +42,8 @@ def evaluate(graph: Graph, weights: Weights, inputs: Sequence[Any], *, wide: boo
 def _compute(node: Node, arguments: list[Any], run_graph: Any, wide: bool) -> Sequence[Any]:
     control = CONTROL.get(node.op)
     if control is not None:
-        return control(node, arguments, run_graph)
+        results = control(node, arguments, run_graph)
+        return list(map(widen, results)) if wide else results  # a loop of no steps gives empty tensors of narrow types
     return bind(node, run_graph, wide=wide)(*arguments)
 
 

@@ -27,7 +27,7 @@ from tierup.reference.quant import (
     round_to,
     spread,
 )
-from tierup.reference.recurrent import Direction, State, _layer, _lstm_step
+from tierup.reference.recurrent import Direction, State, lstm_step, run_layer
 
 
 def real(x: Array, scale: Array, zero_point: Array | None) -> Array:
@@ -317,12 +317,12 @@ def dynamic_quantize_lstm(
     """An LSTM on 8-bit weights: its inputs are rounded to 8 bits at once, its hidden state at every step."""
     weight, recurrence = _gate_weights(w, w_scale, w_zero), _gate_weights(r, r_scale, r_zero)
     rest = (bias, lengths, h, c, peepholes)
-    return _layer(replace(node, op="onnx.LSTM"), _rounded_step, _eight_bits(x), weight, recurrence, rest)
+    return run_layer(replace(node, op="onnx.LSTM"), _rounded_step, _eight_bits(x), weight, recurrence, rest)
 
 
 def _rounded_step(layer: Direction, inputs: Array, state: State) -> State:
     h, c = state
-    return _lstm_step(layer, inputs, (_eight_bits(h), c))
+    return lstm_step(layer, inputs, (_eight_bits(h), c))
 
 
 def _eight_bits(x: Array) -> Array:

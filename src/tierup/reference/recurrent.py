@@ -59,15 +59,15 @@ Step = Callable[[Direction, Array, State], State]
 
 
 def rnn(node: Node, x: Array, w: Array, r: Array, *rest: Array | None) -> tuple[Array, ...]:
-    return _layer(node, _rnn_step, x, w, r, rest)
+    return run_layer(node, _rnn_step, x, w, r, rest)
 
 
 def gru(node: Node, x: Array, w: Array, r: Array, *rest: Array | None) -> tuple[Array, ...]:
-    return _layer(node, _gru_step, x, w, r, rest)
+    return run_layer(node, _gru_step, x, w, r, rest)
 
 
 def lstm(node: Node, x: Array, w: Array, r: Array, *rest: Array | None) -> tuple[Array, ...]:
-    return _layer(node, _lstm_step, x, w, r, rest)
+    return run_layer(node, lstm_step, x, w, r, rest)
 
 
 def _rnn_step(layer: Direction, inputs: Array, state: State) -> State:
@@ -92,7 +92,7 @@ def _gru_step(layer: Direction, inputs: Array, state: State) -> State:
     return ((1 - update) * hidden + update * h,)
 
 
-def _lstm_step(layer: Direction, inputs: Array, state: State) -> State:
+def lstm_step(layer: Direction, inputs: Array, state: State) -> State:
     f, g, squash = layer.functions
     h, c = state
     entry_in, out_in, forget_in, cell_in = layer.gates(inputs + h @ layer.recurrence + layer.bias)
@@ -104,7 +104,9 @@ def _lstm_step(layer: Direction, inputs: Array, state: State) -> State:
     return out * squash(c), c
 
 
-def _layer(node: Node, step: Step, x: Array, w: Array, r: Array, rest: tuple[Array | None, ...]) -> tuple[Array, ...]:
+def run_layer(
+    node: Node, step: Step, x: Array, w: Array, r: Array, rest: tuple[Array | None, ...]
+) -> tuple[Array, ...]:
     """Y and the last state of each kind. `rest`: bias, lengths, first states, peepholes."""
     dtype = x.dtype
     arguments: list[Array | None] = [*rest, *[None] * (5 - len(rest))]

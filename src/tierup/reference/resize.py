@@ -44,7 +44,7 @@ def upsample(node: Node, x: Array, scales: Array | None = None) -> Array:
     for axis in axes:
         rounding = "ceil" if axis.scale < 1 else "floor"
         attrs = {"mode": mode, "nearest_mode": rounding, "coordinate_transformation_mode": "asymmetric"}
-        x = _interpolated(Attrs(attrs), x, [axis])
+        x = interpolated(Attrs(attrs), x, [axis])
     return x
 
 
@@ -64,7 +64,7 @@ def resize(
         raise ValueError("neither scales nor sizes are given")
     if attrs["coordinate_transformation_mode"] == "tf_crop_and_resize":
         axes = _cropped(axes, roi)
-    return _interpolated(attrs, x, axes)
+    return interpolated(attrs, x, axes)
 
 
 def _scaled_axes(x: Array, indices: Sequence[int], scales: Sequence[float]) -> list[Axis]:
@@ -98,7 +98,7 @@ def _cropped(axes: Sequence[Axis], roi: Array | None) -> list[Axis]:
     ]
 
 
-def _interpolated(attrs: Attrs, x: Array, axes: Sequence[Axis]) -> Array:
+def interpolated(attrs: Attrs, x: Array, axes: Sequence[Axis]) -> Array:
     axes = [axis for axis in axes if not axis.is_identity]
     for axis in axes:
         if axis.before == 0 and axis.after > 0:

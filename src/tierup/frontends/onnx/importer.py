@@ -56,12 +56,15 @@ class Importer:
         self._weights = weights
         self._files = files
         self._functions = {(f.domain, f.name, f.overload): f for f in container.model.functions}
+        for function in container.model.functions:
+            if not all(isinstance(text, str) for text in (function.domain, function.name, *function.input)):
+                raise ModelError(f"function {function.name!r} has a name that is not UTF-8")
         self._imported = 0
 
     def model(self, opsets: dict[str, int]) -> Graph:
         """The whole model as a graph."""
         proto = self._container.model.graph
-        scope = Scope(GraphBuilder(self._weights, proto.name), opsets)
+        scope = Scope(GraphBuilder(self._weights, str(proto.name)), opsets)
         constants = self._initializers(proto, main=True)
         overridable = self._container.model.ir_version >= 4  # before, every initialiser also had to be an input
         for value in proto.input:
@@ -122,6 +125,8 @@ class Importer:
             self._define(scope, name, scope.builder.weight(array, name))
 
     def _define(self, scope: Scope, name: str, value: ValueId | None) -> None:
+        if not isinstance(name, str):
+            raise ModelError(f"graph '{scope.builder.name}' has the name {name!r}, which is not UTF-8")
         if not name:
             raise ModelError(f"graph '{scope.builder.name}' has an input or initialiser without a name")
         if len(name) > MAX_NAME_CHARS:
@@ -325,7 +330,7 @@ class Importer:
         """A closed body. `types` are those of its own inputs; None: as it declares them."""
         if scope.depth >= MAX_GRAPH_DEPTH:
             raise ModelError(f"graphs are nested more than {MAX_GRAPH_DEPTH} deep")
-        builder = GraphBuilder(self._weights, proto.name, lenient=lenient or scope.builder.lenient)
+        builder = GraphBuilder(self._weights, str(proto.name), lenient=lenient or scope.builder.lenient)
         inner = replace(scope, builder=builder, names={}, depth=scope.depth + 1)
         constants = self._initializers(proto)
         formals = [value for value in proto.input if value.name not in constants]

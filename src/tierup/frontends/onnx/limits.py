@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-MAX_IMPORTED_NODES = 250_000  # functions inlined and loop bodies retyped count each time; large exports have 50,000
+MAX_IMPORTED_NODES = 200_000  # functions inlined and loop bodies retyped count each time; large exports have 50,000
 MAX_GRAPH_DEPTH = 32  # graphs inside graphs; protobuf's own limit of 100 messages allows about as many
 MAX_RANK = 64  # NumPy's limit
 MAX_NAME_CHARS = 65_536  # bytes of one value, node or dim name

@@ -53,7 +53,7 @@ def _opsets(container: Container) -> dict[str, int]:
     model = container.model
     if not model.HasField("graph"):
         raise ModelError(f"'{container.source}' is not an ONNX model: it has no graph")
-    opsets = {entry.domain: entry.version for entry in model.opset_import}
+    opsets = {str(entry.domain): entry.version for entry in model.opset_import}
     if "ai.onnx" in opsets:
         opsets.setdefault("", opsets.pop("ai.onnx"))
     if "" not in opsets and model.ir_version < 3:

@@ -9,6 +9,15 @@ from typing import Any
 from tierup.errors import ModelError
 
 
+def _check_text(node: Any, graph: str) -> None:
+    """protobuf hands out strings that are not UTF-8 as bytes."""
+    texts = [node.name, node.op_type, node.domain, node.overload, *node.input, *node.output]
+    texts += [attribute.name for attribute in node.attribute] + [a.ref_attr_name for a in node.attribute]
+    for text in texts:
+        if not isinstance(text, str):
+            raise ModelError(f"a node of graph '{graph}' has the name {text!r}, which is not UTF-8")
+
+
 def bodies_of(node: Any) -> list[Any]:
     """The graphs in a node's attributes."""
     return [a.g for a in node.attribute if a.type == a.GRAPH] + [
@@ -46,6 +55,7 @@ def in_order(nodes: Sequence[Any], defined: Container[str], graph: str) -> list[
     """`nodes` so that each comes after what it needs: file order where that works, as exporters write it."""
     producers: dict[str, int] = {}
     for index, node in enumerate(nodes):
+        _check_text(node, graph)
         for name in node.output:
             if name and producers.setdefault(name, index) != index:
                 raise ModelError(f"value '{name}' of graph '{graph}' is defined twice")

@@ -44,7 +44,7 @@ def declared_shape(proto: Any, where: str) -> DeclaredShape | None:
             if dim.dim_value > max_tensor_bytes():
                 raise ModelError(f"{where} has a dim of {dim.dim_value}, more than any tensor on this machine can have")
             shape.append(dim.dim_value if dim.dim_value >= 0 else None)  # some exporters write -1 for "open"
-        elif kind == "dim_param" and dim.dim_param:
+        elif kind == "dim_param" and dim.dim_param and isinstance(dim.dim_param, str):
             shape.append(dim.dim_param)
         else:
             shape.append(None)

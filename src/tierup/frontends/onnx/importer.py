@@ -17,6 +17,7 @@ from tierup.errors import ModelError, UnsupportedError
 from tierup.frontends.onnx.attributes import attribute_value
 from tierup.frontends.onnx.container import Container
 from tierup.frontends.onnx.external import ExternalFiles
+from tierup.frontends.onnx.flow import opened, present, scan_types, widened
 from tierup.frontends.onnx.gradient import forward_body
 from tierup.frontends.onnx.legacy import aligned
 from tierup.frontends.onnx.limits import MAX_GRAPH_DEPTH, MAX_IMPORTED_NODES, MAX_NAME_CHARS
@@ -28,7 +29,7 @@ from tierup.ir.build import GraphBuilder
 from tierup.ir.dims import DimError
 from tierup.ir.graph import Attr, Attrs, Const, Graph, ValueId, Weights
 from tierup.ir.infer import InferError
-from tierup.ir.types import Array, DType, OptionalType, SequenceType, TensorType, Type
+from tierup.ir.types import Array, DType, SequenceType, TensorType, Type
 
 
 @dataclass
@@ -288,15 +289,15 @@ class Importer:
         if schema.op == "onnx.Loop":
             (name,) = bodies
             scalar = [TensorType(DType.I64, ()), TensorType(DType.BOOL, ())]
-            return ((name, self._carried_body(scope, bodies[name], scalar, _present(types[2:]), [], 1, captures)),)
+            return ((name, self._carried_body(scope, bodies[name], scalar, present(types[2:]), [], 1, captures)),)
         if schema.op == "onnx.Scan":
             (name,) = bodies
-            states, slices = _scan_types(schema.version, attrs, types)
+            states, slices = scan_types(schema.version, attrs, types)
             return ((name, self._carried_body(scope, bodies[name], [], states, slices, 0, captures)),)
         if schema.op == "training.Gradient":
-            return (("forward", self._body(scope, bodies["forward"], _present(types), captures)),)
+            return (("forward", self._body(scope, bodies["forward"], present(types), captures)),)
         if schema.op == "onnx.SequenceMap":
-            items = [t.elem if isinstance(t, SequenceType) else t for t in _present(types)]
+            items = [t.elem if isinstance(t, SequenceType) else t for t in present(types)]
             return tuple((name, self._body(scope, body, items, captures)) for name, body in bodies.items())
         if schema.op == "onnx.If":  # exporters write branches for other ranks, which then cannot be typed
             return tuple((name, self._body(scope, body, [], captures, lenient=True)) for name, body in bodies.items())
@@ -313,16 +314,16 @@ class Importer:
         captures: list[str],
     ) -> Graph:
         """A body whose outputs [skip:] come back as inputs: its types are widened until they hold for every round."""
-        carried = [_opened(type) for type in carried]
+        carried = [opened(type) for type in carried]
         while True:
             body = self._body(scope, proto, [*before, *carried, *after], captures)
             returned = [body.type(value) for value in body.outputs[skip : skip + len(carried)]]
             if len(returned) < len(carried):
                 raise ModelError(f"carries {len(carried)} values, but its body returns only {len(returned)}")
-            widened = [_widened(inside, back) for inside, back in zip(carried, returned, strict=True)]
-            if widened == carried:
+            wider = [widened(inside, back) for inside, back in zip(carried, returned, strict=True)]
+            if wider == carried:
                 return body
-            carried = widened
+            carried = wider
 
     def _body(
         self, scope: Scope, proto: Any, types: Sequence[Type] | None, captures: list[str], *, lenient: bool = False
@@ -374,61 +375,6 @@ def _flow_in(builder: GraphBuilder, type: Type, name: str) -> ValueId:
     if isinstance(type, TensorType):
         return builder.open_input(type.dtype, type.shape, name)
     return builder.input(type, name)
-
-
-def _present(types: Sequence[Type | None]) -> list[Type]:
-    present = [type for type in types if type is not None]
-    if len(present) != len(types):
-        raise ModelError("leaves out a value that its body needs")
-    return present
-
-
-def _scan_types(version: int, attrs: Attrs, types: list[Type | None]) -> tuple[list[Type], list[Type]]:
-    """Types of the states and of one slice of each scanned input."""
-    count = attrs["num_scan_inputs"]
-    values = types[1:] if version == 8 else types
-    if not 0 < count <= len(values):
-        raise ModelError(f"has {len(values)} values, of which it cannot scan {count}")
-    states, scanned = _present(values[: len(values) - count]), _present(values[len(values) - count :])
-    axes = attrs.get("scan_input_axes") or (0,) * count
-    if len(axes) != count:
-        raise ModelError(f"scans {count} inputs, but scan_input_axes has {len(axes)} entries")
-    if version == 8:
-        return [_dropped(t, 0) for t in states], [_dropped(_dropped(t, 0), 0) for t in scanned]
-    return states, [_dropped(t, axis) for t, axis in zip(scanned, axes, strict=True)]
-
-
-def _dropped(type: Type, axis: int) -> Type:
-    if not isinstance(type, TensorType):
-        raise ModelError(f"scans a value of type {type!r}, but only tensors can be scanned")
-    if type.shape is None:
-        return type
-    if not -len(type.shape) <= axis < len(type.shape):
-        raise ModelError(f"scans axis {axis} of a tensor of rank {len(type.shape)}")
-    axis %= len(type.shape)
-    return TensorType(type.dtype, type.shape[:axis] + type.shape[axis + 1 :])
-
-
-def _opened(type: Type) -> Type:
-    """A carried value's dims that are no numbers are its own: two that are equal at first may grow apart."""
-    if not isinstance(type, TensorType) or type.shape is None:
-        return type
-    dims = tuple(dim if isinstance(dim, int) else None for dim in type.shape)
-    return TensorType(type.dtype, dims)  # type: ignore[arg-type]  # None: open_input makes it a dim of its own
-
-
-def _widened(inside: Type, back: Type) -> Type:
-    """The type that holds both what a body got and what it returned for the next round."""
-    if isinstance(inside, OptionalType) and onnx_type(inside.elem) == onnx_type(back):
-        return inside
-    if onnx_type(inside) != onnx_type(back):
-        raise ModelError(f"carries {onnx_type(inside)} into its body, which returns {onnx_type(back)}")
-    if not isinstance(inside, TensorType) or not isinstance(back, TensorType) or inside.shape is None:
-        return inside
-    if back.shape is None or len(inside.shape) != len(back.shape):
-        return TensorType(inside.dtype, None)
-    dims = tuple(a if a == b else None for a, b in zip(inside.shape, back.shape, strict=True))
-    return TensorType(inside.dtype, dims)  # type: ignore[arg-type]  # None: open_input makes it a dim of its own
 
 
 def _constant(attrs: Attrs) -> Array:

@@ -32,7 +32,7 @@ types: setup
 
 # The C++ core's own tests: plain, under ThreadSanitizer, under AddressSanitizer and UBSan.
 native: setup
-	bash native/test.sh
+	PATH="$(abspath $(BIN)):$$PATH" sh native/test.sh
 
 unit: setup models
 	$(BIN)/pytest -n 2 --dist worksteal

@@ -61,11 +61,11 @@ class _FunctionCompiler:
         for value, digest in self._graph.defaults:
             self._out.emit(StepCode.DEFAULT, value, self._compiler.constant(digest))
         for index, node in enumerate(self._graph.nodes):
-            for value in node.inputs:
-                self._bind(value)
+            for used in node.inputs:
+                self._bind(used)
             self._node(node)
-            for value in last.get(index, ()):
-                self._out.emit(StepCode.FREE, value)
+            for done in last.get(index, ()):
+                self._out.emit(StepCode.FREE, done)
         for value in self._graph.outputs:
             self._bind(value)
 

@@ -21,7 +21,7 @@ ACTIVATIONS: dict[str, Activation] = {
     "Sigmoid": lambda x, a, b: _sigmoid(x),
     "Affine": lambda x, a, b: a * x + b,
     "LeakyRelu": lambda x, a, b: np.where(x < 0, a * x, x),
-    "ThresholdedRelu": lambda x, a, b: np.where(x > a, x, 0),
+    "ThresholdedRelu": lambda x, a, b: np.where(x < a, 0, x),
     "ScaledTanh": lambda x, a, b: a * np.tanh(b * x),
     "HardSigmoid": lambda x, a, b: np.clip(a * x + b, 0, 1),
     "Elu": lambda x, a, b: np.where(x < 0, a * np.expm1(np.minimum(x, 0)), x),

@@ -168,12 +168,12 @@ def power(node: Node, x: Array, exponent: Array) -> Array:
         return down(_float_power(up(x), up(exponent)), x.dtype)
     if exponent.dtype.kind not in "iu":
         return float_to_int(np.power(x.astype(np.float64), exponent.astype(np.float64)), dtype_of(x))
-    # integers: exact modulo the range; negative exponents as in floats, cut towards zero
+    # integers: exact modulo the range; negative exponents as in floats, cut towards zero; ONNX leaves 0 ** -1 open: 0
     exponent = exponent.astype(np.int64)
     exact = np.power(x.astype(np.int64), np.maximum(exponent, 0)).astype(x.dtype)
     if not (exponent < 0).any():
         return np.asarray(exact)
-    inverse = float_to_int(np.power(x.astype(np.float64), exponent), dtype_of(x))
+    inverse = float_to_int(np.power(np.where(x == 0, np.inf, x), exponent), dtype_of(x))
     return np.asarray(np.where(exponent < 0, inverse, exact))
 
 

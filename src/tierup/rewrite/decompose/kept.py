@@ -1,0 +1,24 @@
+"""Ops that stay whole although they are no core ops, each with its reason. They run in the reference tier."""
+
+from __future__ import annotations
+
+_RANDOM = "draws random numbers: the reference's generator decides which, so that a seed means the same everywhere"
+
+KEPT: dict[str, str] = {
+    "onnx.Bernoulli": _RANDOM,
+    "onnx.Multinomial": _RANDOM,
+    "onnx.RandomNormal": _RANDOM,
+    "onnx.RandomNormalLike": _RANDOM,
+    "onnx.RandomUniform": _RANDOM,
+    "onnx.RandomUniformLike": _RANDOM,
+    "onnx.MelWeightMatrix": "a small table made of numbers that are constants in models; folding answers it",
+    "onnx.Unique": "sorts whole slices, and how many are left is known only when the data is",
+    "onnx.Det": "elimination with pivots: each step's rows depend on the data of the one before",
+    "onnx.LinearAttention": "every step of time needs the state before it, a matrix that no core recurrence carries",
+    "onnx.MaxRoiPool": "every cell is a window of its own size, which the regions' data decide",
+    "onnx.NonMaxSuppression": "a serial search: which box is dropped depends on every box that was kept before",
+    "ms.DynamicQuantizeLSTM": "rounds the hidden state to 8 bits inside every step, by the range that it has there",
+    "ms.Inverse": "elimination with pivots: each step's rows depend on the data of the one before",
+    "ms.NGramRepeatBlock": "searches each row for what came before; how many tokens that bans, only the data says",
+    "ms.Unique": "looks each value up among all before it, and how many are left is known only when the data is",
+}

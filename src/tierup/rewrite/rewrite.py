@@ -1,0 +1,69 @@
+"""The spine: which passes run on a graph, in which order, and what holds after each.
+
+A pass takes a valid graph and gives a valid one that computes the same: inputs, outputs, their names and order,
+defaults and names of dims stay. Bodies of control nodes go through it too. New constants are added to `weights`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tierup.ir.graph import Graph, Weights
+from tierup.rewrite.decompose import decompose
+from tierup.rewrite.fold import fold, known_integers
+from tierup.rewrite.merge import merge
+from tierup.rewrite.rules import simpler
+from tierup.rewrite.walk import walk
+
+Pass = Callable[[Graph, Weights], Graph]
+
+_ROUNDS = 8  # real models settle in two or three; a rule may need another's result
+
+
+def prune(graph: Graph, weights: Weights) -> Graph:
+    """Afterwards: every node is needed by an output, and every weight by a node or an output."""
+    return walk(graph, weights, ()).graph
+
+
+def fold_constants(graph: Graph, weights: Weights) -> Graph:
+    """Afterwards: no node has constants alone as inputs, unless its result is too large to keep."""
+    return walk(graph, weights, (fold,)).graph
+
+
+def settle_shapes(graph: Graph, weights: Weights) -> Graph:
+    """Afterwards: every small integer tensor whose elements are all known as numbers is a constant."""
+    return walk(graph, weights, (known_integers,)).graph
+
+
+def merge_equal(graph: Graph, weights: Weights) -> Graph:
+    """Afterwards: no two nodes compute the same."""
+    return walk(graph, weights, (merge,)).graph
+
+
+def apply_rules(graph: Graph, weights: Weights) -> Graph:
+    """Afterwards: each node met the table of simplifications once, after the nodes before it."""
+    return walk(graph, weights, (simpler,)).graph
+
+
+def simplify(graph: Graph, weights: Weights) -> Graph:
+    """All of the above at once, until nothing changes. Afterwards none of them finds anything to do."""
+    for _ in range(_ROUNDS):
+        walked = walk(graph, weights, (known_integers, fold, simpler, merge))
+        graph = walked.graph
+        if not walked.changes:
+            return graph
+    return prune(graph, weights)
+
+
+LOWERING: tuple[Pass, ...] = (
+    simplify,  # constants stand where the decompositions look for axes, pads and shapes
+    decompose,  # core ops, and those that stay whole with a reason
+    simplify,  # what the decompositions wrote too carefully is gone
+)
+
+
+def lower_to_core(graph: Graph, weights: Weights) -> Graph:
+    """The graph that is planned and compiled: core ops, simplified."""
+    for pass_ in LOWERING:
+        graph = pass_(graph, weights)
+    return graph

@@ -52,7 +52,8 @@ def _filled(op: str, opset: int, attrs: dict[str, Any]) -> tuple[int, Attrs]:
     row = lookup(op)
     assert row is not None
     if row.signature is not None:
-        return 1, Attrs({**row.signature.defaults, **attrs})
+        own = {"opset": opset} if "opset" in row.signature.required else {}  # QLinearSoftmax has it as an attribute
+        return 1, Attrs({**row.signature.defaults, **own, **attrs})
     schema = defs.get_schema(op.removeprefix("onnx."), opset)
     values = {name: attribute.default_value for name, attribute in schema.attributes.items()}
     defaults = {name: _plain(helper.get_attribute_value(value)) for name, value in values.items() if value.name}

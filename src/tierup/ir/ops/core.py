@@ -196,7 +196,7 @@ OPS: tuple[Op, ...] = (
         (
             "resize",
             rules.resize,
-            "interpolation of x to the value sizes[rank], with scales f32[rank] and roi f32[2 * rank] as values; "
+            "interpolation of x to the value sizes[rank], with scales f64[rank] and roi f64[2 * rank] as values; "
             "attributes as in ONNX's Resize",
         ),
     ),

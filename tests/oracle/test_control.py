@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.oracle.typed import check
+from tests.oracle import cases
 
 from tierup.errors import InputError
 from tierup.ir.build import GraphBuilder
@@ -28,26 +28,9 @@ def body(weights: Weights, inputs: Inputs, make: Callable[..., list[int]]) -> Gr
 def run(
     op: str, version: int, graphs: dict[str, Graph], weights: Weights, inputs: list[Any], outputs: int, **attrs: Any
 ) -> Any:
-    """The node's results, with static and with open sizes, after its types were checked."""
-    for open_dims in (True, False):
-        builder = GraphBuilder(weights)
-        ids = [
-            None if x is None else builder.open_input(_dtype(x), [None] * x.ndim if open_dims else list(x.shape))
-            for x in inputs
-        ]
-        node = builder.node(
-            op, ids, Attrs(attrs), version=version, outputs=(True,) * outputs, graphs=tuple(graphs.items())
-        )
-        graph = builder.finish([value for value in node if value is not None])
-        given = [x for x in inputs if x is not None]
-        results = evaluate(graph, weights, given)
-        check(graph, weights, given, results)
-        evaluate(graph, weights, given, wide=True)
-    return results, graph
-
-
-def _dtype(x: np.ndarray) -> DType:
-    return {"f": F32, "i": DType.I64, "b": DType.BOOL}[x.dtype.kind]
+    """The node's results, and its graph with static sizes."""
+    node = {"version": version, "outputs": outputs, "graphs": tuple(graphs.items()), "store": weights, **attrs}
+    return cases.run(op, *inputs, **node), cases.build("static", op, *inputs, **node).graph
 
 
 def test_if() -> None:
@@ -63,7 +46,8 @@ def test_if() -> None:
     (_, second), _ = run("onnx.If", 21, graphs, weights, [np.array([False]), *inputs[1:]], 2, captures=2)
     assert second.tolist() == [1, 2, 3]
     with pytest.raises(InputError, match="single condition"):
-        run("onnx.If", 21, graphs, weights, [np.zeros((2,), bool)[:0], *inputs[1:]], 2, captures=2)
+        cases.run("If", np.zeros(0, bool), *inputs[1:], styles=("opaque",), outputs=2, store=weights,
+                  graphs=tuple(graphs.items()), captures=2)  # fmt: skip
 
 
 def test_branches_must_agree() -> None:

@@ -6,11 +6,8 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-import onnx
-import onnxruntime
 import pytest
-from onnx import helper
-from tests.oracle.typed import run
+from tests.oracle.cases import from_onnxruntime, one, run
 
 from tierup.errors import InputError
 from tierup.ir.build import GraphBuilder
@@ -29,8 +26,8 @@ def ints(*values: int) -> np.ndarray:
     return np.array(values, np.int64)
 
 
-def one(op: str, *inputs: Any, **attrs: Any) -> np.ndarray:
-    return run(f"core.{op}", *inputs, **attrs)[0]
+def core(op: str, *inputs: Any, **attrs: Any) -> Any:
+    return one(f"core.{op}", *inputs, **attrs)
 
 
 def test_every_core_op_says_why_it_is_one() -> None:
@@ -53,7 +50,7 @@ def test_float_maps(op: str, dtype: Any) -> None:
     x = SPECIAL.astype(dtype)
     with np.errstate(all="ignore"):
         expected = UNARY[op](x.astype(np.float64)).astype(dtype).astype(np.float64)
-        result = one(op, x)
+        result = core(op, x)
     assert result.dtype == dtype
     step = float(ml_dtypes.finfo(dtype).eps)  # computed in f32 and rounded: one unit more than correctly rounded
     np.testing.assert_allclose(result.astype(np.float64), expected, rtol=4 * step, atol=1e-300)
@@ -63,7 +60,7 @@ def test_erf() -> None:
     from math import erf
 
     x = np.linspace(-6, 6, 101)
-    np.testing.assert_allclose(one("erf", x), [erf(v) for v in x], rtol=1e-14)
+    np.testing.assert_allclose(core("erf", x), [erf(v) for v in x], rtol=1e-14)
 
 
 BINARY = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "fmod": np.fmod, "pow": np.power,
@@ -77,7 +74,7 @@ def test_float_pairs(op: str, dtype: Any) -> None:
     wide = np.float64 if dtype == np.float64 else np.float32
     with np.errstate(all="ignore"):
         expected = BINARY[op](a.astype(wide), b.astype(wide)).astype(dtype)
-    np.testing.assert_array_equal(one(op, a, b).astype(np.float64), expected.astype(np.float64))
+    np.testing.assert_array_equal(core(op, a, b).astype(np.float64), expected.astype(np.float64))
 
 
 def truncated(a: int, b: int) -> int:
@@ -113,7 +110,7 @@ def test_integer_pairs(op: str, dtype: Any) -> None:
     info = np.iinfo(dtype)
     values = [0, 1, 2, 3, 7, 100, info.max] + ([-1, -2, -7, info.min] if info.min else [])
     a, b = np.array(values, dtype), np.array([v for v in values if abs(v) < 200], dtype)
-    result = one(op, a[:, None], b)
+    result = core(op, a[:, None], b)
     expected = [[wrapped(INTEGER[op](int(x), int(y)), dtype) for y in b] for x in a]
     np.testing.assert_array_equal(result, np.array(expected, dtype))
 
@@ -121,22 +118,22 @@ def test_integer_pairs(op: str, dtype: Any) -> None:
 def test_bool_maps_compare_and_select() -> None:
     t, f = np.array([True, False, True]), np.array([False, False, True])
     for op, expected in (("and", t & f), ("or", t | f), ("xor", t ^ f), ("max", t | f), ("min", t & f), ("eq", t == f)):
-        np.testing.assert_array_equal(one(op, t, f), expected)
-    np.testing.assert_array_equal(one("not", t), ~t)
-    np.testing.assert_array_equal(one("not", np.array([0, 5], np.uint8)), [255, 250])
+        np.testing.assert_array_equal(core(op, t, f), expected)
+    np.testing.assert_array_equal(core("not", t), ~t)
+    np.testing.assert_array_equal(core("not", np.array([0, 5], np.uint8)), [255, 250])
     x = SPECIAL.astype(np.float32)
     for op, expected in (("lt", x[:, None] < x), ("le", x[:, None] <= x), ("eq", x[:, None] == x)):
-        np.testing.assert_array_equal(one(op, x[:, None], x), expected)
-    np.testing.assert_array_equal(one("select", t, x[:3], x[3:6]), [0, x[4], x[2]])
+        np.testing.assert_array_equal(core(op, x[:, None], x), expected)
+    np.testing.assert_array_equal(core("select", t, x[:3], x[3:6]), [0, x[4], x[2]])
 
 
 def test_cast_and_bitcast() -> None:
     x = np.array([1.9, -1.9, 300, np.nan], np.float32)
-    assert one("cast", x, to=DType.U8.code).tolist()[:3] == [1, 255, 44]
-    assert one("cast", x, to=DType.BOOL.code).tolist() == [True, True, True, True]
-    assert one("cast", x, to=DType.BF16.code).dtype == ml_dtypes.bfloat16
-    assert float(one("cast", np.float32([1e6]), to=DType.F8E4M3FN.code, saturate=1)[0]) == 448
-    assert one("bitcast", np.float32([1.0]), to=DType.I32.code).tolist() == [0x3F800000]
+    assert core("cast", x, to=DType.U8.code).tolist()[:3] == [1, 255, 44]
+    assert core("cast", x, to=DType.BOOL.code).tolist() == [True, True, True, True]
+    assert core("cast", x, to=DType.BF16.code).dtype == ml_dtypes.bfloat16
+    assert float(core("cast", np.float32([1e6]), to=DType.F8E4M3FN.code, saturate=1)[0]) == 448
+    assert core("bitcast", np.float32([1.0]), to=DType.I32.code).tolist() == [0x3F800000]
 
 
 @pytest.mark.parametrize("keepdims", [0, 1])
@@ -152,15 +149,15 @@ def test_reductions(axes: tuple[int, ...], keepdims: int, shape: tuple[int, ...]
         ("min", np.min, np.inf),
     ):
         expected = function(x.astype(np.float64), axis=axes, keepdims=bool(keepdims), initial=start)
-        np.testing.assert_allclose(one(f"reduce_{op}", x, **attrs), expected, rtol=1e-5)
+        np.testing.assert_allclose(core(f"reduce_{op}", x, **attrs), expected, rtol=1e-5)
 
 
 def test_reductions_of_integers_narrow_floats_and_nan() -> None:
-    assert one("reduce_sum", np.array([200, 100], np.uint8), axes=(0,), keepdims=0) == 44
-    assert one("reduce_max", np.zeros((0,), np.int32), axes=(0,), keepdims=0) == np.iinfo(np.int32).min
-    assert one("reduce_max", np.array([False, True]), axes=(0,), keepdims=0)
-    assert one("reduce_sum", np.full(4096, 1, np.float16), axes=(0,), keepdims=0) == 4096  # f16 alone stops at 2048
-    assert np.isnan(one("reduce_min", np.float32([1, np.nan]), axes=(0,), keepdims=0))
+    assert core("reduce_sum", np.array([200, 100], np.uint8), axes=(0,), keepdims=0) == 44
+    assert core("reduce_max", np.zeros((0,), np.int32), axes=(0,), keepdims=0) == np.iinfo(np.int32).min
+    assert core("reduce_max", np.array([False, True]), axes=(0,), keepdims=0)
+    assert core("reduce_sum", np.full(4096, 1, np.float16), axes=(0,), keepdims=0) == 4096  # f16 alone stops at 2048
+    assert np.isnan(core("reduce_min", np.float32([1, np.nan]), axes=(0,), keepdims=0))
 
 
 def test_arg_reductions() -> None:
@@ -171,8 +168,8 @@ def test_arg_reductions() -> None:
         ("argmin", 0, [0, 2]),
         ("argmin", 1, [0, 2]),
     ):
-        assert one(op, x, axis=1, keepdims=0, last=last).tolist() == expected
-    assert one("argmax", x, axis=0, keepdims=1, last=0).tolist() == [[1, 0, 0]]
+        assert core(op, x, axis=1, keepdims=0, last=last).tolist() == expected
+    assert core("argmax", x, axis=0, keepdims=1, last=0).tolist() == [[1, 0, 0]]
 
 
 @pytest.mark.parametrize("reverse", [0, 1])
@@ -184,37 +181,39 @@ def test_running(reverse: int, exclusive: int) -> None:
         for j in range(4):
             part = x[:, j + exclusive :] if reverse else x[:, : j + 1 - exclusive]
             expected[:, j] = function(part, axis=1, initial=start)
-        np.testing.assert_array_equal(one(op, x, axis=1, exclusive=exclusive, reverse=reverse), expected)
+        np.testing.assert_array_equal(core(op, x, axis=1, exclusive=exclusive, reverse=reverse), expected)
 
 
 def test_movement() -> None:
     x = RNG.normal(size=(2, 3, 4)).astype(np.float32)
-    np.testing.assert_array_equal(one("reshape", x, ints(4, 6)), x.reshape(4, 6))
-    np.testing.assert_array_equal(one("reshape", x[:1, :1, :1], ints()), x[0, 0, 0])
-    np.testing.assert_array_equal(one("transpose", x, perm=(2, 0, 1)), x.transpose(2, 0, 1))
-    np.testing.assert_array_equal(one("broadcast", x[:, :1], ints(5, 2, 3, 4)), np.broadcast_to(x[:, :1], (5, 2, 3, 4)))
-    np.testing.assert_array_equal(one("slice", x, ints(1, 0), ints(3, 4), axes=(1, 2), steps=(1, 3)), x[:, 1:3, ::3])
-    np.testing.assert_array_equal(one("slice", x, ints(3), ints(-1), axes=(2,), steps=(-2,)), x[:, :, ::-2])
-    np.testing.assert_array_equal(one("concat", x, x[:, :0], x[:, :2], axis=1), np.concatenate([x, x[:, :2]], 1))
+    np.testing.assert_array_equal(core("reshape", x, ints(4, 6)), x.reshape(4, 6))
+    np.testing.assert_array_equal(core("reshape", x[:1, :1, :1], ints()), x[0, 0, 0])
+    np.testing.assert_array_equal(core("transpose", x, perm=(2, 0, 1)), x.transpose(2, 0, 1))
+    np.testing.assert_array_equal(
+        core("broadcast", x[:, :1], ints(5, 2, 3, 4)), np.broadcast_to(x[:, :1], (5, 2, 3, 4))
+    )
+    np.testing.assert_array_equal(core("slice", x, ints(1, 0), ints(3, 4), axes=(1, 2), steps=(1, 3)), x[:, 1:3, ::3])
+    np.testing.assert_array_equal(core("slice", x, ints(3), ints(-1), axes=(2,), steps=(-2,)), x[:, :, ::-2])
+    np.testing.assert_array_equal(core("concat", x, x[:, :0], x[:, :2], axis=1), np.concatenate([x, x[:, :2]], 1))
     for mode in ("constant", "edge", "reflect", "wrap"):
         expected = np.pad(x, [(0, 1), (1, 0), (2, 1)], mode, **({"constant_values": 9} if mode == "constant" else {}))
         np.testing.assert_array_equal(
-            one("pad", x, ints(0, 1, 2, 1, 0, 1), np.array(9, np.float32), mode=mode), expected
+            core("pad", x, ints(0, 1, 2, 1, 0, 1), np.array(9, np.float32), mode=mode), expected
         )
 
 
 def test_gathers() -> None:
     x = RNG.normal(size=(3, 4, 5)).astype(np.float32)
     at = np.array([[2, 0], [1, 1]], np.int32)
-    np.testing.assert_array_equal(one("gather", x, at, axis=1), x[:, at])
+    np.testing.assert_array_equal(core("gather", x, at, axis=1), x[:, at])
     where = RNG.integers(0, 4, size=(3, 2, 5)).astype(np.int32)
-    np.testing.assert_array_equal(one("gather_elements", x, where, axis=1), np.take_along_axis(x, where, 1))
+    np.testing.assert_array_equal(core("gather_elements", x, where, axis=1), np.take_along_axis(x, where, 1))
     pairs = np.array([[0, 1], [2, 3]], np.int64)
-    np.testing.assert_array_equal(one("gather_nd", x, pairs, batch_dims=0), x[[0, 2], [1, 3]])
+    np.testing.assert_array_equal(core("gather_nd", x, pairs, batch_dims=0), x[[0, 2], [1, 3]])
     rows = np.array([[1], [0], [3]], np.int64)
-    np.testing.assert_array_equal(one("gather_nd", x, rows, batch_dims=1), x[[0, 1, 2], [1, 0, 3]])
+    np.testing.assert_array_equal(core("gather_nd", x, rows, batch_dims=1), x[[0, 1, 2], [1, 0, 3]])
     with pytest.raises(InputError, match="outside"):
-        one("gather", x, np.array([-1], np.int32), axis=0)
+        core("gather", x, np.array([-1], np.int32), axis=0)
 
 
 @pytest.mark.parametrize("reduction", ["none", "add", "mul", "min", "max"])
@@ -229,21 +228,21 @@ def test_scatters(reduction: str) -> None:
     for i, j in np.ndindex(2, 3):
         expected[at[i, j], j] = combine(expected[at[i, j], j], updates[i, j])
     np.testing.assert_allclose(
-        one("scatter_elements", x, at, updates, axis=0, reduction=reduction), expected, rtol=1e-6
+        core("scatter_elements", x, at, updates, axis=0, reduction=reduction), expected, rtol=1e-6
     )
     rows = np.array([[1], [1]], np.int64)
     expected = x.copy()
     for i, j in np.ndindex(2, 3):
         expected[1, j] = combine(expected[1, j], updates[i, j])
-    np.testing.assert_allclose(one("scatter_nd", x, rows, updates, reduction=reduction), expected, rtol=1e-6)
+    np.testing.assert_allclose(core("scatter_nd", x, rows, updates, reduction=reduction), expected, rtol=1e-6)
 
 
 def test_counting_ops() -> None:
     x = np.array([[0, 3, 1], [3, 0, 3]], np.float32)
-    assert one("iota", ints(2, 3), axis=1, dtype=DType.F32.code).tolist() == [[0, 1, 2]] * 2
-    assert one("shape", x).tolist() == [2, 3]
-    assert one("nonzero", x).tolist() == [[0, 0, 1, 1], [1, 2, 0, 2]]
-    assert one("nonzero", np.array(1.0)).shape == (0, 1)
+    assert core("iota", ints(2, 3), axis=1, dtype=DType.F32.code).tolist() == [[0, 1, 2]] * 2
+    assert core("shape", x).tolist() == [2, 3]
+    assert core("nonzero", x).tolist() == [[0, 0, 1, 1], [1, 2, 0, 2]]
+    assert core("nonzero", np.array(1.0)).shape == (0, 1)
     values, indices = run("core.topk", x, ints(2), outputs=2, axis=1, largest=1)
     assert (values.tolist(), indices.tolist()) == ([[3, 1], [3, 3]], [[1, 2], [0, 2]])
     values, indices = run("core.topk", x, ints(0), outputs=2, axis=0, largest=0)
@@ -255,27 +254,13 @@ def test_matmul(dtype: Any) -> None:
     a, b = RNG.normal(size=(2, 1, 3, 4)).astype(dtype), RNG.normal(size=(5, 4, 2)).astype(dtype)
     expected = np.matmul(a.astype(np.float64), b.astype(np.float64))
     rtol = 4 * float(ml_dtypes.finfo(dtype).eps)
-    np.testing.assert_allclose(one("matmul", a, b).astype(np.float64), expected, rtol=rtol, atol=rtol)
-    assert not one("matmul", a[..., :0], b[:, :0]).any()
+    np.testing.assert_allclose(core("matmul", a, b).astype(np.float64), expected, rtol=rtol, atol=rtol)
+    assert not core("matmul", a[..., :0], b[:, :0]).any()
 
 
 def test_matmul_of_bytes_gives_i32() -> None:
     a, b = np.full((1, 100), 255, np.uint8), np.full((100, 1), -128, np.int8)
-    assert one("matmul", a, b).tolist() == [[-255 * 128 * 100]]
-
-
-def theirs(op: str, *inputs: np.ndarray | None, outputs: int = 1, **attrs: Any) -> list[np.ndarray]:
-    """What ONNX Runtime gives for an ONNX op."""
-    names = ["" if x is None else f"x{i}" for i, x in enumerate(inputs)]
-    node = helper.make_node(op, names, [f"y{i}" for i in range(outputs)], **attrs)
-    given = [
-        helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(x.dtype), x.shape)
-        for n, x in zip(names, inputs, strict=True) if x is not None
-    ]  # fmt: skip
-    graph = helper.make_graph([node], "g", given, [onnx.ValueInfoProto(name=f"y{i}") for i in range(outputs)])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
-    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    return session.run(None, {n: x for n, x in zip(names, inputs, strict=True) if x is not None})
+    assert core("matmul", a, b).tolist() == [[-255 * 128 * 100]]
 
 
 @pytest.mark.parametrize(("x", "w", "group", "strides", "dilations", "pads"), [
@@ -287,8 +272,8 @@ def theirs(op: str, *inputs: np.ndarray | None, outputs: int = 1, **attrs: Any) 
 def test_conv(x: Any, w: Any, group: int, strides: Any, dilations: Any, pads: Any) -> None:
     data, kernel = RNG.normal(size=x).astype(np.float32), RNG.normal(size=w).astype(np.float32)
     attrs = {"group": group, "strides": strides, "dilations": dilations}
-    (expected,) = theirs("Conv", data, kernel, pads=pads, **attrs)
-    np.testing.assert_allclose(one("conv", data, kernel, ints(*pads), **attrs), expected, rtol=1e-4, atol=1e-4)
+    (expected,) = from_onnxruntime("Conv", data, kernel, pads=pads, **attrs)
+    np.testing.assert_allclose(core("conv", data, kernel, ints(*pads), **attrs), expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(("x", "w", "group", "strides", "dilations", "pads", "extra"), [
@@ -298,9 +283,9 @@ def test_conv(x: Any, w: Any, group: int, strides: Any, dilations: Any, pads: An
 def test_conv_transpose(x: Any, w: Any, group: int, strides: Any, dilations: Any, pads: Any, extra: Any) -> None:
     data, kernel = RNG.normal(size=x).astype(np.float32), RNG.normal(size=w).astype(np.float32)
     attrs = {"group": group, "strides": strides, "dilations": dilations, "output_padding": extra}
-    (expected,) = theirs("ConvTranspose", data, kernel, pads=pads, **attrs)
+    (expected,) = from_onnxruntime("ConvTranspose", data, kernel, pads=pads, **attrs)
     np.testing.assert_allclose(
-        one("conv_transpose", data, kernel, ints(*pads), **attrs), expected, rtol=1e-4, atol=1e-4
+        core("conv_transpose", data, kernel, ints(*pads), **attrs), expected, rtol=1e-4, atol=1e-4
     )
 
 
@@ -308,14 +293,14 @@ def test_pools() -> None:
     x = RNG.normal(size=(2, 3, 9, 8)).astype(np.float32)
     attrs = {"kernel_shape": (3, 2), "strides": (2, 1), "dilations": (1, 2)}
     values, indices = run("core.pool_max", x, ints(1, 0, 1, 1), outputs=2, **attrs)
-    expected, places = theirs("MaxPool", x, outputs=2, pads=(1, 0, 1, 1), **attrs)
+    expected, places = from_onnxruntime("MaxPool", x, outputs=2, pads=(1, 0, 1, 1), **attrs)
     np.testing.assert_array_equal(values, expected)
     np.testing.assert_array_equal(indices, places)
     attrs["dilations"] = (1, 1)
-    (mean,) = theirs(
+    (mean,) = from_onnxruntime(
         "AveragePool", x, pads=(1, 0, 1, 1), count_include_pad=1, **{k: attrs[k] for k in ("kernel_shape", "strides")}
     )
-    np.testing.assert_allclose(one("pool_sum", x, ints(1, 0, 1, 1), **attrs) / 6, mean, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(core("pool_sum", x, ints(1, 0, 1, 1), **attrs) / 6, mean, rtol=1e-5, atol=1e-6)
 
 
 def test_resize() -> None:
@@ -330,8 +315,8 @@ def test_resize() -> None:
         "extrapolation_value": 0.0,
     }
     scales = np.float32([1, 1, 2, 1.5])
-    (expected,) = theirs("Resize", x, None, scales, mode="linear")
-    result = one("resize", x, ints(1, 2, 8, 7), scales, np.zeros(8, np.float32), **attrs)
+    (expected,) = from_onnxruntime("Resize", x, None, scales, mode="linear")
+    result = core("resize", x, ints(1, 2, 8, 7), scales, np.zeros(8, np.float32), **attrs)
     np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-6)
 
 
@@ -359,15 +344,15 @@ def test_recurrences(kind: str, reverse: int) -> None:
     bias = b[: gates * hidden] + b[gates * hidden :]
     if kind == "LSTM":
         p = RNG.normal(size=3 * hidden).astype(np.float32)
-        expected = theirs(kind, *inputs, c[None], p[None], outputs=3, **common)
+        expected = from_onnxruntime(kind, *inputs, c[None], p[None], outputs=3, **common)
         results = run("core.lstm", x @ w.T + bias, r, p, h, c, lengths, outputs=3, input_forget=0, **attrs)
     elif kind == "GRU":
         bias = bias.copy()
         bias[2 * hidden :] = b[2 * hidden : 3 * hidden]
-        expected = theirs(kind, *inputs, outputs=2, linear_before_reset=1, **common)
+        expected = from_onnxruntime(kind, *inputs, outputs=2, linear_before_reset=1, **common)
         results = run("core.gru", x @ w.T + bias, r, b[-hidden:], h, lengths, outputs=2, linear_before_reset=1, **attrs)
     else:
-        expected = theirs(kind, *inputs, outputs=2, **common)
+        expected = from_onnxruntime(kind, *inputs, outputs=2, **common)
         results = run("core.rnn", x @ w.T + bias, r, h, lengths, outputs=2, **attrs)
     live = lengths > 0  # ONNX Runtime gives no state for a row without steps
     np.testing.assert_allclose(results[0][:, live], expected[0][:, 0][:, live], rtol=1e-5, atol=1e-6)

@@ -9,19 +9,16 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import helper
-from tests.oracle.nodes import assert_types_hold
+from tests.oracle import cases
 
-from tierup.ir.build import GraphBuilder
 from tierup.ir.dims import DimBuilder, DimError, DimOp
-from tierup.ir.graph import Attr, Attrs, Weights
-from tierup.ir.infer import Infer, InferError, Out
-from tierup.ir.ops import Op, lookup, matrix, quant, signal
+from tierup.ir.graph import Attr
+from tierup.ir.infer import InferError, Out
+from tierup.ir.ops import Op, matrix, quant, signal
 from tierup.ir.ops.microsoft import OPS
-from tierup.ir.types import Array, DType, Sym, TensorType, dtype_from_numpy
-from tierup.reference.evaluate import evaluate
+from tierup.ir.types import Array, DType, Sym, TensorType
 
 RNG = np.random.default_rng(7)
 
@@ -54,63 +51,8 @@ def i64(*values: int) -> Array:
     return np.array(values, np.int64)
 
 
-def graph_of(op: str, inputs: Sequence[Array | None], attrs: dict[str, Any], outputs: int, form: str) -> Any:
-    """The node in a graph: its inputs with plain sizes, with open ones, or (but the first) as weights."""
-    row = lookup(op)
-    assert row is not None
-    assert row.signature is not None
-    weights = Weights()
-    builder = GraphBuilder(weights)
-    ids: list[int | None] = []
-    feeds = []
-    for index, array in enumerate(inputs):
-        if array is None:
-            ids.append(None)
-        elif index and form == "weights":
-            ids.append(builder.weight(array))
-        else:
-            dtype = dtype_from_numpy(array.dtype)
-            assert dtype is not None
-            ids.append(builder.open_input(dtype, [None] * array.ndim if form == "open" else list(array.shape)))
-            feeds.append(array)
-    filled = Attrs({**row.signature.defaults, **attrs})
-    made = builder.node(op, ids, filled, outputs=[True] * outputs)
-    return builder.finish([value for value in made if value is not None]), weights, feeds
-
-
-def ours(op: str, inputs: Sequence[Array | None], attrs: dict[str, Any], outputs: int) -> list[Array]:
-    for form in ("plain", "open", "weights"):
-        graph, weights, feeds = graph_of(op, inputs, attrs, outputs, form)
-        results = evaluate(graph, weights, feeds)
-        assert_types_hold(graph, weights, feeds, results)
-        evaluate(graph, weights, feeds, wide=True)
-    return results
-
-
-def theirs(op: str, inputs: Sequence[Array | None], attrs: dict[str, Any], like: Sequence[Array]) -> list[Array]:
-    """What ONNX Runtime answers; the results are declared with the dtypes of `like`, which it cannot always infer."""
-    prefix, name = op.split(".")
-    names = ["" if array is None else f"i{i}" for i, array in enumerate(inputs)]
-    results = [f"o{i}" for i in range(len(like))]
-    node = helper.make_node(name, names, results, domain="com.microsoft" if prefix == "ms" else "", **attrs)
-    given = [
-        helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
-        for n, a in zip(names, inputs, strict=True)
-        if a is not None
-    ]
-    made = [
-        helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), None)
-        for n, a in zip(results, like, strict=True)
-    ]
-    graph = helper.make_graph([node], "g", given, made)
-    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
-    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 1
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    feeds = {n: a for n, a in zip(names, inputs, strict=True) if a is not None}
-    return session.run(None, feeds)  # type: ignore[no-any-return]
+def run(op: str, inputs: Sequence[Array | None], attrs: dict[str, Any], outputs: int) -> list[Array]:
+    return cases.run(op, *inputs, outputs=outputs, **attrs)
 
 
 X3 = f(2, 5, 16)
@@ -289,11 +231,9 @@ CASES: list[tuple[str, list[Array | None], dict[str, Any], int, float]] = [
 def test_matches_onnxruntime(
     op: str, inputs: list[Array | None], attrs: dict[str, Any], outputs: int, atol: float
 ) -> None:
-    results = ours(op, inputs, attrs, outputs)
-    rtol = 1e-4 if atol < 1 else 0
-    for mine, wanted in zip(results, theirs(op, inputs, attrs, results), strict=True):
-        assert mine.dtype == wanted.dtype
-        np.testing.assert_allclose(mine.astype(np.float64), wanted.astype(np.float64), rtol=rtol, atol=atol)
+    results = run(op, inputs, attrs, outputs)
+    expected = cases.from_onnxruntime(op, *inputs, version=1 if op.startswith("ms.") else 17, like=results, **attrs)
+    cases.assert_close(results, expected, rtol=1e-4 if atol < 1 else 0, atol=atol)
 
 
 NARROW = [
@@ -311,7 +251,7 @@ def test_narrow_floats_round_the_result_only(op: str, dtype: Any) -> None:
         if name == op:
             narrow = [x.astype(dtype) if x is not None and x.dtype == np.float32 else x for x in inputs]
             same = [x.astype(np.float32) if x is not None and x.dtype == dtype else x for x in narrow]
-            for mine, wide in zip(ours(op, narrow, attrs, outputs), ours(op, same, attrs, outputs), strict=True):
+            for mine, wide in zip(run(op, narrow, attrs, outputs), run(op, same, attrs, outputs), strict=True):
                 assert mine.dtype == (dtype if wide.dtype == np.float32 else wide.dtype)
                 np.testing.assert_array_equal(mine, wide.astype(mine.dtype))
 
@@ -347,11 +287,13 @@ def default_of(attribute: Any) -> Any:
     return value.decode() if isinstance(value, bytes) else value
 
 
-@pytest.mark.parametrize("form", ["plain", "open"])
-def test_key_lengths_mask_like_zeros_and_ones(form: str) -> None:
+@pytest.mark.parametrize("style", ["static", "opaque"])
+def test_key_lengths_mask_like_zeros_and_ones(style: str) -> None:
     """A key mask of lengths says the same as one of ones and zeros."""
-    lengths, ones = (graph_of("ms.MultiHeadAttention", [*HEADS4, None, m], {"num_heads": 4}, 1, form) for m in MASKS)
-    np.testing.assert_array_equal(evaluate(*lengths)[0], evaluate(*ones)[0])
+    lengths, ones = (
+        cases.one("ms.MultiHeadAttention", *HEADS4, None, mask, styles=(style,), num_heads=4) for mask in MASKS
+    )
+    np.testing.assert_array_equal(lengths, ones)
 
 
 MASKS = (i32(4, 7), (np.arange(7) < np.array([[4], [7]])).astype(np.int32))
@@ -360,8 +302,8 @@ MASKS = (i32(4, 7), (np.arange(7) < np.array([[4], [7]])).astype(np.int32))
 def test_packed_heads_are_those_that_come_apart() -> None:
     packed = f(2, 5, 4, 3, 4)
     q, k, v = (packed[:, :, :, i].reshape(2, 5, 16) for i in range(3))
-    (together,) = ours("ms.MultiHeadAttention", [packed], {"num_heads": 4}, 1)
-    (apart,) = ours("ms.MultiHeadAttention", [q, k, v], {"num_heads": 4}, 1)
+    (together,) = run("ms.MultiHeadAttention", [packed], {"num_heads": 4}, 1)
+    (apart,) = run("ms.MultiHeadAttention", [q, k, v], {"num_heads": 4}, 1)
     np.testing.assert_allclose(together, apart, rtol=1e-6)
 
 
@@ -386,7 +328,7 @@ REFUSED: list[tuple[str, list[Array | None], dict[str, Any]]] = [
 @pytest.mark.parametrize(("op", "inputs", "attrs"), REFUSED)
 def test_refuses(op: str, inputs: list[Array | None], attrs: dict[str, Any]) -> None:
     with pytest.raises(InferError):
-        graph_of(op, inputs, attrs, 1, "plain")
+        cases.build("static", op, *inputs, **attrs)
 
 
 def random_type(rng: random.Random) -> TensorType:
@@ -409,31 +351,18 @@ SCALARS = {"activations": (), "activation_alpha": (), "activation_beta": ()}
 def test_rules_answer_or_refuse(row: Op) -> None:
     """Whatever comes in, a rule gives types or one of its two errors: models are not to be trusted."""
     rng = random.Random(row.name)
-    domain = {"onnx": "", "preview": "ai.onnx.preview"}
     for _ in range(300):
         if row.signature is None:
-            prefix, name = row.name.split(".")
-            schema = onnx.defs.get_schema(name, domain=domain[prefix])
-            names, most, version = tuple(schema.attributes), min(schema.max_input, 9), schema.since_version
+            schema = cases.schema(row.name)
+            names, most = tuple(schema.attributes), min(schema.max_input, 9)
         else:
             sides = row.signature
-            names, most, version = (*sides.defaults, *sides.optional, *sides.required), min(sides.inputs[1], 18), 1
+            names, most = (*sides.defaults, *sides.optional, *sides.required), min(sides.inputs[1], 18)
         inputs = tuple(rng.choice((random_type(rng), random_type(rng), None)) for _ in range(rng.randrange(most + 1)))
         dims = DimBuilder([DimOp("of", (0, 0)), DimOp("of", (0, 1))])
-        context = Infer(
-            op=row.name,
-            version=version,
-            attrs=Attrs({name: SCALARS.get(name, random_attr(rng, name)) for name in names}),
-            inputs=inputs,
-            wanted=(True,),
-            dims=dims,
-            graphs=(),
-            ids=tuple(range(len(inputs))),
-            contents=(None,) * len(inputs),
-            constants=lambda value: None,
-        )
+        attrs = {name: SCALARS.get(name, random_attr(rng, name)) for name in names}
         try:
-            results = row.infer(context)
+            results = cases.infer(row.name, *inputs, builder=dims, **attrs)
         except (InferError, DimError):
             continue
         assert all(isinstance(result, Out) for result in results)

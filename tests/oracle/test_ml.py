@@ -6,11 +6,9 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import onnx
-import onnxruntime
 import pytest
-from onnx import helper, numpy_helper
-from tests.oracle.typed import run
+from tests.oracle import cases
+from tests.oracle.cases import one, run
 
 from tierup.errors import InputError
 from tierup.ir.graph import Const
@@ -20,32 +18,10 @@ MODES = ["BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRA
 X = np.array([[1, 2, 0.5], [-3, 0.5, 0], [0, 0, 0], [0.25, -1, 2]], np.float32)
 
 
-def theirs(op: str, *inputs: np.ndarray, outputs: int = 1, version: int = 3, **attrs: Any) -> list[np.ndarray]:
-    """What ONNX Runtime gives."""
-    names = [f"x{i}" for i in range(len(inputs))]
-    plain = {key: numpy_helper.from_array(v.array) if isinstance(v, Const) else v for key, v in attrs.items()}
-    node = helper.make_node(op, names, [f"y{i}" for i in range(outputs)], domain="ai.onnx.ml", **plain)
-    kinds = [8 if x.dtype == object else helper.np_dtype_to_tensor_dtype(x.dtype) for x in inputs]
-    given = [helper.make_tensor_value_info(n, k, x.shape) for n, k, x in zip(names, kinds, inputs, strict=True)]
-    wanted = [onnx.ValueInfoProto(name=f"y{i}") for i in range(outputs)]
-    graph = helper.make_graph([node], "g", given, wanted)
-    opsets = [helper.make_opsetid("ai.onnx.ml", version), helper.make_opsetid("", 18)]
-    model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
-    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    return session.run(None, dict(zip(names, inputs, strict=True)))
-
-
-def agree(op: str, *inputs: np.ndarray, outputs: int = 1, version: int = 3, **attrs: Any) -> None:
-    expected = theirs(op, *inputs, outputs=outputs, version=version, **attrs)
-    for ours, other in zip(run(f"ml.{op}", *inputs, outputs=outputs, version=version, **attrs), expected, strict=True):
-        assert ours.shape == other.shape
-        if ours.dtype == object:
-            assert ours.tolist() == other.tolist()
-        else:
-            # f32 sums in another order; the probit formula cancels around 0
-            np.testing.assert_allclose(
-                ours, other, rtol=2e-5, atol=1e-5 if attrs.get("post_transform") == "PROBIT" else 2e-6
-            )
+def agree(op: str, *inputs: np.ndarray, version: int = 3, **node: Any) -> None:
+    # f32 sums in another order; the probit formula cancels around 0
+    atol = 1e-5 if node.get("post_transform") == "PROBIT" else 2e-6
+    cases.agree(f"ml.{op}", *inputs, version=version, rtol=2e-5, atol=atol, **node)
 
 
 @pytest.mark.parametrize("transform", TRANSFORMS)
@@ -275,13 +251,13 @@ def walk(attrs: dict[str, Any], row: np.ndarray, aggregate: int) -> list[float]:
 def test_tree_ensemble(aggregate: int, dtype: Any) -> None:
     rng = np.random.default_rng(aggregate)
     attrs, x = positioned(rng, 9, dtype), inputs_for(rng).astype(dtype)
-    (result,) = run("ml.TreeEnsemble", x, aggregate_function=aggregate, **attrs)
+    result = one("ml.TreeEnsemble", x, aggregate_function=aggregate, **attrs)
     np.testing.assert_allclose(result, [walk(attrs, row, aggregate) for row in x], rtol=1e-5, atol=1e-6)
 
 
 def test_trees_without_rows() -> None:
     rng = np.random.default_rng(0)
-    (result,) = run("ml.TreeEnsembleRegressor", X[:0], n_targets=2, **forest(rng, 2, "target", [0, 1]))
+    result = one("ml.TreeEnsembleRegressor", X[:0], n_targets=2, **forest(rng, 2, "target", [0, 1]))
     assert result.shape == (0, 2)
 
 
@@ -361,17 +337,17 @@ def test_feature_ops() -> None:
     (np.zeros((0, 2), np.int64), {"keys_int64s": [3], "values_strings": ["x"]}, []),
 ])  # fmt: skip
 def test_label_encoder(x: np.ndarray, attrs: dict[str, Any], expected: list[Any]) -> None:
-    (result,) = run("ml.LabelEncoder", x, version=4, **attrs)
+    result = one("ml.LabelEncoder", x, version=4, **attrs)
     assert result.shape == x.shape
     assert result.reshape(-1).tolist() == expected
 
 
 def test_maps() -> None:
-    assert run("ml.CastMap", {3: np.float32(1.5), 1: np.float32(2)})[0].tolist() == [[2, 1.5]]
-    assert run("ml.CastMap", {3: np.float32(1.5)}, map_form="SPARSE", max_map=5)[0].tolist() == [[0, 0, 0, 1.5, 0]]
-    assert run("ml.CastMap", {0: "7"}, cast_to="TO_INT64")[0].tolist() == [[7]]
+    assert one("ml.CastMap", {3: np.float32(1.5), 1: np.float32(2)}).tolist() == [[2, 1.5]]
+    assert one("ml.CastMap", {3: np.float32(1.5)}, map_form="SPARSE", max_map=5).tolist() == [[0, 0, 0, 1.5, 0]]
+    assert one("ml.CastMap", {0: "7"}, cast_to="TO_INT64").tolist() == [[7]]
     vocabulary = ["a", "c", "b", "z"]
     result = run("ml.DictVectorizer", {"a": np.float32(4), "c": np.float32(8)}, string_vocabulary=vocabulary)
     assert result[0].tolist() == [[4, 8, 0, 0]]
-    (maps,) = run("ml.ZipMap", X, classlabels_strings=["p", "q", "r"])
+    maps = one("ml.ZipMap", X, classlabels_strings=["p", "q", "r"])
     assert maps[1] == {"p": -3, "q": 0.5, "r": 0}

@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from onnx.reference.ops.op_deform_conv import _deform_conv_implementation
-from tests.oracle.onnx_node import assert_close, build, ours, random, theirs, unknown_dims
+from tests.oracle.cases import agree, assert_close, build, from_onnxruntime, one, random, run, unknown_dims, widened
 
 from tierup.errors import InputError
 from tierup.ir.infer import InferError
@@ -39,8 +39,8 @@ CONVS: list[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = [
 @pytest.mark.parametrize(("x", "w", "attrs"), CONVS)
 def test_conv(x: tuple[int, ...], w: tuple[int, ...], attrs: dict[str, Any]) -> None:
     inputs = [random(*x), random(*w, seed=1), random(w[0], seed=2)]
-    assert_close(ours("Conv", inputs, 11, **attrs), theirs("Conv", inputs, 11, **attrs))
-    assert_close(ours("Conv", inputs[:2], 11, **attrs), theirs("Conv", inputs[:2], 11, **attrs))
+    agree("Conv", *inputs, version=11, **attrs)
+    agree("Conv", *inputs[:2], version=11, **attrs)
 
 
 @pytest.mark.parametrize(("x", "w", "attrs"), CONVS[:7])
@@ -48,10 +48,10 @@ def test_conv_in_small_pieces(
     x: tuple[int, ...], w: tuple[int, ...], attrs: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     inputs = [random(*x), random(*w, seed=1)]
-    whole = ours("Conv", inputs, **attrs)
+    whole = run("Conv", *inputs, **attrs)
     monkeypatch.setattr(conv_module, "_COLUMN_BYTES", 1)
     monkeypatch.setattr(conv_module, "_SLICE_BYTES", 1)
-    assert_close(ours("Conv", inputs, **attrs), whole)
+    assert_close(run("Conv", *inputs, **attrs), whole)
 
 
 NARROW = [(np.float16, 2e-3), (ml_dtypes.bfloat16, 2e-2)]  # two roundings of the result
@@ -76,8 +76,8 @@ def test_narrow_floats_are_the_wide_result_rounded(
     op: str, shapes: list[tuple[int, ...]], attrs: dict[str, Any], dtype: Any, rtol: float
 ) -> None:
     inputs = [random(*shape, seed=i, dtype=dtype) for i, shape in enumerate(shapes)]
-    (narrow,) = ours(op, inputs, **attrs)
-    (wide,) = ours(op, inputs, wide=True, **attrs)
+    narrow = one(op, *inputs, **attrs)
+    (wide,) = widened(op, *inputs, **attrs)
     assert (narrow.dtype, wide.dtype) == (dtype, np.float64)
     np.testing.assert_allclose(narrow.astype(np.float64), wide, rtol=rtol, atol=rtol)
 
@@ -100,7 +100,7 @@ TRANSPOSED: list[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = [
 @pytest.mark.parametrize(("x", "w", "attrs"), TRANSPOSED)
 def test_conv_transpose(x: tuple[int, ...], w: tuple[int, ...], attrs: dict[str, Any]) -> None:
     inputs = [random(*x), random(*w, seed=1), random(w[1] * attrs.get("group", 1), seed=2)]
-    assert_close(ours("ConvTranspose", inputs, 11, **attrs), theirs("ConvTranspose", inputs, 11, **attrs))
+    agree("ConvTranspose", *inputs, version=11, **attrs)
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_conv_transpose(x: tuple[int, ...], w: tuple[int, ...], attrs: dict[str,
     ],
 )
 def test_empty(op: str, shapes: list[tuple[int, ...]], result: tuple[int, ...], attrs: dict[str, Any]) -> None:
-    (y,) = ours(op, [np.ones(shape, np.float32) for shape in shapes], **attrs)
+    y = one(op, *[np.ones(shape, np.float32) for shape in shapes], **attrs)
     assert y.shape == result
     assert not y.any()
 
@@ -169,7 +169,7 @@ def test_pools(shape: tuple[int, ...], attrs: dict[str, Any], out: tuple[int, ..
         ("LpPool", "lp", {"p": 3}),
     ]
     for op, what, extra in cases:
-        (y,) = ours(op, [x], **attrs, **extra)
+        y = one(op, x, **attrs, **extra)
         np.testing.assert_allclose(y, _naive_pool(x, what, attrs | extra, out), rtol=1e-5, atol=1e-6)
 
 
@@ -177,7 +177,7 @@ def test_pools(shape: tuple[int, ...], attrs: dict[str, Any], out: tuple[int, ..
 @pytest.mark.parametrize(("op", "opset"), [("AveragePool", 7), ("MaxPool", 8), ("LpPool", 11)])
 def test_auto_pad(op: str, opset: int, auto_pad: str) -> None:
     attrs = {"kernel_shape": [3, 2], "strides": [2, 2], "auto_pad": auto_pad}
-    assert_close(ours(op, [random(1, 2, 8, 9)], opset, **attrs), theirs(op, [random(1, 2, 8, 9)], opset, **attrs))
+    agree(op, random(1, 2, 8, 9), version=opset, **attrs)
 
 
 @pytest.mark.parametrize("storage_order", [0, 1])
@@ -186,20 +186,20 @@ def test_max_pool_indices(
     shape: tuple[int, ...], attrs: dict[str, Any], out: tuple[int, ...], storage_order: int
 ) -> None:
     x = np.round(random(*shape))  # many equal elements: the first one counts
-    values, indices = ours("MaxPool", [x], outputs=2, storage_order=storage_order, **attrs)
+    values, indices = run("MaxPool", x, outputs=2, storage_order=storage_order, **attrs)
     assert values.shape[2:] == out
     flat = x.reshape(*shape[:2], -1)
     if storage_order == 1:
         flat = x.transpose(0, 1, *reversed(range(2, x.ndim))).reshape(flat.shape)
     np.testing.assert_array_equal(flat.reshape(-1)[indices], values)
     if len(shape) < 5 or storage_order == 0:
-        expected = theirs("MaxPool", [x], 12, outputs=2, storage_order=storage_order, **attrs)
+        expected = from_onnxruntime("MaxPool", x, version=12, outputs=2, storage_order=storage_order, **attrs)
         assert_close([values, indices], expected)
 
 
 def test_max_pool_indices_of_lowest_values_and_nan() -> None:
     x = np.array([[[-np.inf, -np.inf, np.nan, 1.0, np.nan]]], np.float32)
-    values, indices = ours("MaxPool", [x], outputs=2, kernel_shape=[2], strides=[1])
+    values, indices = run("MaxPool", x, outputs=2, kernel_shape=[2], strides=[1])
     np.testing.assert_array_equal(values, [[[-np.inf, np.nan, np.nan, np.nan]]])
     np.testing.assert_array_equal(indices, [[[0, 2, 2, 4]]])
 
@@ -208,20 +208,20 @@ def test_max_pool_indices_of_lowest_values_and_nan() -> None:
 def test_max_pool_of_bytes(dtype: Any) -> None:
     x = np.random.default_rng(0).integers(np.iinfo(dtype).min, 100, (1, 2, 6, 6)).astype(dtype)
     attrs = {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1], "strides": [2, 2]}
-    assert_close(ours("MaxPool", [x], 12, **attrs), theirs("MaxPool", [x], 12, **attrs))
+    agree("MaxPool", x, version=12, **attrs)
 
 
 @pytest.mark.parametrize("op", ["GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool"])
 @pytest.mark.parametrize("shape", [(2, 3, 5), (2, 3, 5, 4), (1, 2, 3, 4, 2)])
 def test_global_pools(op: str, shape: tuple[int, ...]) -> None:
-    assert_close(ours(op, [random(*shape)]), theirs(op, [random(*shape)]))
+    assert_close(run(op, random(*shape)), from_onnxruntime(op, random(*shape)))
 
 
 def test_global_pools_without_elements() -> None:
     x = np.zeros((2, 3, 0), np.float32)
-    assert np.isnan(ours("GlobalAveragePool", [x])[0]).all()
-    assert (ours("GlobalMaxPool", [x])[0] == -np.inf).all()
-    assert (ours("GlobalLpPool", [x])[0] == 0).all()
+    assert np.isnan(one("GlobalAveragePool", x)).all()
+    assert (one("GlobalMaxPool", x) == -np.inf).all()
+    assert (one("GlobalLpPool", x) == 0).all()
 
 
 @pytest.mark.parametrize("masked", [False, True])
@@ -236,24 +236,24 @@ def test_global_pools_without_elements() -> None:
 )
 def test_deform_conv(groups: int, offset_groups: int, attrs: dict[str, Any], masked: bool) -> None:
     x, w, b = random(1, 4, 5, 6), random(4, 4 // groups, 2, 2, seed=1), random(4, seed=2)
-    (plain,) = ours("Conv", [x, w, b], group=groups, **attrs)
+    plain = one("Conv", x, w, b, group=groups, **attrs)
     offset = random(1, offset_groups * 8, *plain.shape[2:], seed=3)
     mask = random(1, offset_groups * 4, *plain.shape[2:], seed=4) if masked else None
     extra = {"group": groups, "offset_group": offset_groups, **attrs}
-    (y,) = ours("DeformConv", [x, w, offset, b, mask][: 5 if masked else 4], **extra)
+    y = one("DeformConv", *[x, w, offset, b, mask][: 5 if masked else 4], **extra)
     expected = _deform_conv_implementation(
         x, w, offset, b, mask, attrs.get("dilations"), groups, [2, 2], offset_groups, attrs.get("pads"),
         attrs.get("strides"),
     )  # fmt: skip
     np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-4)
-    (rest,) = ours("DeformConv", [x, w, np.zeros_like(offset), b], **extra)
+    rest = one("DeformConv", x, w, np.zeros_like(offset), b, **extra)
     np.testing.assert_allclose(rest, plain, rtol=1e-4, atol=1e-5)
 
 
 def test_deform_conv_over_three_axes_at_rest_is_conv() -> None:
     x, w = random(2, 2, 4, 5, 4), random(3, 2, 2, 2, 2, seed=1)
-    (plain,) = ours("Conv", [x, w], strides=[1, 2, 1])
-    (y,) = ours("DeformConv", [x, w, np.zeros((2, 24, *plain.shape[2:]), np.float32)], strides=[1, 2, 1])
+    plain = one("Conv", x, w, strides=[1, 2, 1])
+    y = one("DeformConv", x, w, np.zeros((2, 24, *plain.shape[2:]), np.float32), strides=[1, 2, 1])
     np.testing.assert_allclose(y, plain, rtol=1e-4, atol=1e-5)
 
 
@@ -261,9 +261,9 @@ def test_deform_conv_over_three_axes_at_rest_is_conv() -> None:
 @pytest.mark.parametrize("length", [1, 2, 7])
 def test_causal_conv_in_two_parts_is_the_whole(activation: str, length: int) -> None:
     x, w, b = random(2, 3, 9), random(3, 1, 4, seed=1), random(3, seed=2)
-    whole, last = ours("CausalConvWithState", [x, w, b], outputs=2, activation=activation)
-    first, state = ours("CausalConvWithState", [x[..., :length], w, b], outputs=2, activation=activation)
-    second, end = ours("CausalConvWithState", [x[..., length:], w, b, state], outputs=2, activation=activation)
+    whole, last = run("CausalConvWithState", x, w, b, outputs=2, activation=activation)
+    first, state = run("CausalConvWithState", x[..., :length], w, b, outputs=2, activation=activation)
+    second, end = run("CausalConvWithState", x[..., length:], w, b, state, outputs=2, activation=activation)
     assert_close([np.concatenate([first, second], axis=2), end], [whole, last])
     padded = np.pad(x, ((0, 0), (0, 0), (3, 0)))
     sums = sum(padded[..., t : t + 9] * w[:, 0, t, None] for t in range(4)) + b[:, None]
@@ -273,11 +273,11 @@ def test_causal_conv_in_two_parts_is_the_whole(activation: str, length: int) -> 
 def test_max_unpool_inverts_max_pool() -> None:
     x = random(2, 3, 6, 8)
     attrs = {"kernel_shape": [2, 2], "strides": [2, 2]}
-    values, indices = ours("MaxPool", [x], outputs=2, **attrs)
-    (y,) = ours("MaxUnpool", [values, indices], **attrs)
-    assert_close([y], theirs("MaxUnpool", [values, indices], 11, **attrs))
-    np.testing.assert_array_equal(ours("MaxPool", [np.where(y == 0, -9, y)], **attrs)[0], values)
-    (larger,) = ours("MaxUnpool", [values, indices, np.array([2, 3, 7, 8])], **attrs)
+    values, indices = run("MaxPool", x, outputs=2, **attrs)
+    y = one("MaxUnpool", values, indices, **attrs)
+    assert_close([y], from_onnxruntime("MaxUnpool", values, indices, version=11, **attrs))
+    np.testing.assert_array_equal(one("MaxPool", np.where(y == 0, -9, y), **attrs), values)
+    larger = one("MaxUnpool", values, indices, np.array([2, 3, 7, 8]), **attrs)
     np.testing.assert_array_equal(larger[:, :, :6], y)
     assert not larger[:, :, 6:].any()
 
@@ -286,7 +286,7 @@ def test_max_unpool_inverts_max_pool() -> None:
 def test_max_unpool_refuses_indices_outside(index: int) -> None:
     inputs = [np.ones((1, 1, 2, 2), np.float32), np.full((1, 1, 2, 2), index)]
     with pytest.raises(InputError, match="outside the 16 elements"):
-        ours("MaxUnpool", inputs, kernel_shape=[2, 2], strides=[2, 2])
+        run("MaxUnpool", *inputs, kernel_shape=[2, 2], strides=[2, 2])
 
 
 F = np.zeros
@@ -321,11 +321,11 @@ F = np.zeros
 )
 def test_refusals(op: str, shapes: list[tuple[int, ...]], attrs: dict[str, Any], message: str) -> None:
     with pytest.raises(InferError, match=message):
-        build(op, [F(shape, np.float32) for shape in shapes], **attrs)
+        build("closed", op, *(F(shape, np.float32) for shape in shapes), **attrs)
 
 
 def test_a_huge_kernel_costs_nothing_that_the_data_does_not_need() -> None:
-    (y,) = ours("MaxPool", [random(1, 1, 4)], kernel_shape=[10**12], auto_pad="SAME_UPPER")
+    y = one("MaxPool", random(1, 1, 4), kernel_shape=[10**12], auto_pad="SAME_UPPER")
     assert y.shape == (1, 1, 4)
 
 
@@ -334,5 +334,4 @@ def test_open_dims_are_programs_over_input_dims() -> None:
     for op, given in shapes.items():
         for extra in ({"auto_pad": "SAME_UPPER"}, {"strides": [2] * (len(given[0]) - 2)}):
             attrs = extra | ({"kernel_shape": [3, 3], "ceil_mode": 1} if op == "MaxPool" else {})
-            graph, _ = build(op, [F(shape, np.float32) for shape in given], open_dims=True, **attrs)
-            assert unknown_dims(graph) == 0
+            assert unknown_dims(build("opaque", op, *(F(shape, np.float32) for shape in given), **attrs).graph) == 0

@@ -7,7 +7,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from tests.oracle.onnx_node import assert_close, build, ours, random, theirs, unknown_dims
+from tests.oracle.cases import agree, assert_close, build, random, run, unknown_dims, widened
 
 from tierup.errors import InputError
 from tierup.ir.infer import InferError
@@ -37,9 +37,7 @@ def _inputs(op: str, directions: int = 1, optional: bool = True, layout: int = 0
 
 
 def _both(op: str, inputs: list[Any], opset: int = 14, **attrs: Any) -> None:
-    given = {"hidden_size": HIDDEN, **attrs}
-    ours_, theirs_ = (run(op, inputs, opset, outputs=OUTPUTS[op], **given) for run in (ours, theirs))
-    assert_close(ours_, theirs_)
+    agree(op, *inputs, version=opset, outputs=OUTPUTS[op], hidden_size=HIDDEN, **attrs)
 
 
 @pytest.mark.parametrize("optional", [False, True])
@@ -92,10 +90,10 @@ def test_options(op: str, attrs: dict[str, Any]) -> None:
 def test_layout(op: str, direction: str) -> None:
     directions = DIRECTIONS[direction]
     inputs = _inputs(op, directions, layout=1)
-    y, *states = ours(op, inputs, outputs=OUTPUTS[op], layout=1, hidden_size=HIDDEN, direction=direction)
+    y, *states = run(op, *inputs, outputs=OUTPUTS[op], layout=1, hidden_size=HIDDEN, direction=direction)
     assert y.shape == (BATCH, TIME, directions, HIDDEN)
     swapped = [a.swapaxes(0, 1) if i == 0 or (i > 4 and a.ndim == 3) else a for i, a in enumerate(inputs)]
-    expected, *last = ours(op, swapped, outputs=OUTPUTS[op], hidden_size=HIDDEN, direction=direction)
+    expected, *last = run(op, *swapped, outputs=OUTPUTS[op], hidden_size=HIDDEN, direction=direction)
     assert_close([y, *states], [expected.transpose(2, 0, 1, 3), *(state.swapaxes(0, 1) for state in last)])
 
 
@@ -106,11 +104,11 @@ def test_lengths_are_sequences_cut_off(op: str, direction: str) -> None:
     inputs = _inputs(op, DIRECTIONS[direction])
     lengths = np.array([5, 0, 3], np.int32)
     inputs[4] = lengths
-    results = ours(op, inputs, outputs=OUTPUTS[op], direction=direction)
+    results = run(op, *inputs, outputs=OUTPUTS[op], direction=direction)
     for row, length in enumerate(lengths):
         cut = [inputs[0][:length, row : row + 1], *inputs[1:4], None]
         cut += [a[:, row : row + 1] if a.ndim == 3 else a for a in inputs[5:]]
-        y, *states = ours(op, cut, outputs=OUTPUTS[op], direction=direction)
+        y, *states = run(op, *cut, outputs=OUTPUTS[op], direction=direction)
         assert_close([results[0][:length, :, row]], [y[:, :, 0]])
         assert not results[0][length:, :, row].any()
         assert_close([state[:, row] for state in results[1:]], [state[:, 0] for state in states])
@@ -120,8 +118,8 @@ def test_lengths_are_sequences_cut_off(op: str, direction: str) -> None:
 @pytest.mark.parametrize("op", GATES)
 def test_narrow_floats_are_the_wide_result_rounded(op: str, dtype: Any, tolerance: float) -> None:
     inputs = _inputs(op, dtype=dtype)
-    narrow = ours(op, inputs, 22, outputs=OUTPUTS[op])
-    wide = ours(op, inputs, 22, outputs=OUTPUTS[op], wide=True)
+    narrow = run(op, *inputs, version=22, outputs=OUTPUTS[op])
+    wide = widened(op, *inputs, version=22, outputs=OUTPUTS[op])
     for n, w in zip(narrow, wide, strict=True):
         assert (n.dtype, w.dtype) == (dtype, np.float64)
         np.testing.assert_allclose(n.astype(np.float64), w, rtol=tolerance, atol=tolerance)
@@ -131,7 +129,7 @@ def test_narrow_floats_are_the_wide_result_rounded(op: str, dtype: Any, toleranc
 def test_lstm_step_by_step(clip: float | None) -> None:
     """The clip goes before every activation, as the text has it; ONNX Runtime leaves out the last one, h(C)."""
     x, w, r, b, _, h, c, p = (a.astype(np.float64) for a in _inputs("LSTM"))
-    y, last, cell = ours("LSTM", [x, w, r, b, None, h, c, p], outputs=3, **({"clip": clip} if clip else {}))
+    y, last, cell = run("LSTM", x, w, r, b, None, h, c, p, outputs=3, **({"clip": clip} if clip else {}))
     state, memory = h[0], c[0]
     peep_i, peep_o, peep_f = np.split(p[0], 3)
 
@@ -153,7 +151,7 @@ def test_lstm_step_by_step(clip: float | None) -> None:
 @pytest.mark.parametrize("op", GATES)
 def test_empty(op: str, time: int, batch: int) -> None:
     inputs = [np.zeros((time, batch, SIZE), np.float32), *_inputs(op, optional=False)[1:]]
-    y, *states = ours(op, inputs, outputs=OUTPUTS[op])
+    y, *states = run(op, *inputs, outputs=OUTPUTS[op])
     assert y.shape == (time, 1, batch, HIDDEN)
     assert all(state.shape == (1, batch, HIDDEN) and not state.any() for state in states)
 
@@ -162,20 +160,20 @@ def test_large_gates_do_not_overflow() -> None:
     x = np.full((1, 1, 1), 1e4, np.float32)
     for sign in (1, -1):
         w, r = np.full((1, 4, 1), sign, np.float32), np.zeros((1, 4, 1), np.float32)
-        assert all(np.isfinite(result).all() for result in ours("LSTM", [x, w, r], outputs=3))
+        assert all(np.isfinite(result).all() for result in run("LSTM", x, w, r, outputs=3))
 
 
 def test_lengths_outside_are_refused() -> None:
     inputs = _inputs("GRU")
     inputs[4] = np.array([5, 6, 1], np.int32)
     with pytest.raises(InputError, match="between 0 and 5"):
-        ours("GRU", inputs)
+        run("GRU", *inputs)
 
 
 def test_open_dims_are_programs_over_input_dims() -> None:
     for op in GATES:
-        graph, _ = build(op, _inputs(op, 2), outputs=OUTPUTS[op], open_dims=True, direction="bidirectional")
-        assert unknown_dims(graph) == 0
+        built = build("opaque", op, *_inputs(op, 2), outputs=OUTPUTS[op], direction="bidirectional")
+        assert unknown_dims(built.graph) == 0
 
 
 def _with(index: int, *shape: int, op: str = "LSTM") -> list[Any]:
@@ -203,4 +201,4 @@ def _with(index: int, *shape: int, op: str = "LSTM") -> list[Any]:
 )
 def test_refusals(op: str, inputs: list[Any], attrs: dict[str, Any], message: str) -> None:
     with pytest.raises(InferError, match=message):
-        build(op, inputs, **attrs)
+        build("closed", op, *inputs, **attrs)

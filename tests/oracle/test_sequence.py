@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.oracle.typed import run
+from tests.oracle.cases import one, run
 
 from tierup.errors import InputError
 from tierup.ir.build import GraphBuilder
@@ -29,15 +29,15 @@ def same(actual: list[Any], expected: list[Any]) -> None:
 
 
 def test_items() -> None:
-    same(run("onnx.SequenceConstruct", A, B, C)[0], [A, B, C])
-    same(run("onnx.SequenceEmpty")[0], [])
+    same(one("onnx.SequenceConstruct", A, B, C), [A, B, C])
+    same(one("onnx.SequenceEmpty"), [])
     same(run("onnx.SequenceAt", [A, B], at(-1)), [B])
-    same(run("onnx.SequenceInsert", [A, B], C)[0], [A, B, C])
-    same(run("onnx.SequenceInsert", [A, B], C, at(-2))[0], [C, A, B])
-    same(run("onnx.SequenceInsert", [A, B], C, at(2))[0], [A, B, C])
-    same(run("onnx.SequenceErase", [A, B, C])[0], [A, B])
-    same(run("onnx.SequenceErase", [A, B, C], at(0))[0], [B, C])
-    assert run("onnx.SequenceLength", [A, B])[0] == 2
+    same(one("onnx.SequenceInsert", [A, B], C), [A, B, C])
+    same(one("onnx.SequenceInsert", [A, B], C, at(-2)), [C, A, B])
+    same(one("onnx.SequenceInsert", [A, B], C, at(2)), [A, B, C])
+    same(one("onnx.SequenceErase", [A, B, C]), [A, B])
+    same(one("onnx.SequenceErase", [A, B, C], at(0)), [B, C])
+    assert one("onnx.SequenceLength", [A, B]) == 2
 
 
 @pytest.mark.parametrize(
@@ -59,11 +59,11 @@ X = np.arange(14, dtype=np.float32).reshape(2, 7)
 
 
 def test_split_and_join() -> None:
-    same(run("onnx.SplitToSequence", X, at(3), axis=1)[0], [X[:, :3], X[:, 3:6], X[:, 6:]])
-    same(run("onnx.SplitToSequence", X, np.array([5, 0, 2]), axis=-1)[0], [X[:, :5], X[:, :0], X[:, 5:]])
-    same(run("onnx.SplitToSequence", X)[0], [X[:1], X[1:]])
-    same(run("onnx.SplitToSequence", X, keepdims=0)[0], [X[0], X[1]])
-    same(run("onnx.SplitToSequence", X[:0])[0], [])
+    same(one("onnx.SplitToSequence", X, at(3), axis=1), [X[:, :3], X[:, 3:6], X[:, 6:]])
+    same(one("onnx.SplitToSequence", X, np.array([5, 0, 2]), axis=-1), [X[:, :5], X[:, :0], X[:, 5:]])
+    same(one("onnx.SplitToSequence", X), [X[:1], X[1:]])
+    same(one("onnx.SplitToSequence", X, keepdims=0), [X[0], X[1]])
+    same(one("onnx.SplitToSequence", X[:0]), [])
     same(run("onnx.ConcatFromSequence", [X, X[:1]], axis=0), [np.concatenate([X, X[:1]])])
     same(run("onnx.ConcatFromSequence", [X, X], axis=-1, new_axis=1), [np.stack([X, X], axis=-1)])
     for sizes in (at(0), np.array([5, 1])):
@@ -73,7 +73,7 @@ def test_split_and_join() -> None:
 
 @pytest.mark.parametrize("version", [15, 18, 28])
 def test_optionals(version: int) -> None:
-    (held,) = run("onnx.Optional", A, version=version)
+    held = one("onnx.Optional", A, version=version)
     assert held is A
     for op, kind, full in (
         ("HasElement", TensorType(DType.BOOL, ()), True),
@@ -101,8 +101,8 @@ def test_an_empty_optional_needs_its_type() -> None:
     assert evaluate(builder.finish([made]), builder.weights, []) == [None]
     with pytest.raises(InferError):
         builder.node("onnx.Optional", [], version=15)
-    assert run("onnx.OptionalHasElement", version=18)[0].item() is False
-    assert run("onnx.OptionalHasElement", A, version=18)[0].item() is True
+    assert one("onnx.OptionalHasElement", version=18).item() is False
+    assert one("onnx.OptionalHasElement", A, version=18).item() is True
 
 
 def test_mixed_dtypes_are_refused() -> None:

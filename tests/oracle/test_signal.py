@@ -7,7 +7,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from tests.oracle.check import close, infer, run
+from tests.oracle.cases import close, infer, one
 
 from tierup.errors import InputError
 from tierup.ir.infer import InferError
@@ -48,18 +48,18 @@ def test_dft(dtype: Any, count: int, length: int | None, opset: int) -> None:
     for inverse in (0, 1):
         exact = sums(numbers(x), length or 8, 1, 1 if inverse else -1) / ((length or 8) if inverse else 1)
         if opset == 17:
-            result = run("DFT", *given, opset=17, inverse=inverse, axis=1)
+            result = one("DFT", *given, version=17, inverse=inverse, axis=1)
         else:
-            result = run("DFT", x, *(given[1:] or [None]), np.array(-3, np.int64), inverse=inverse)
+            result = one("DFT", x, *(given[1:] or [None]), np.array(-3, np.int64), inverse=inverse)
         close(result, parts(exact), ulps=16, scale=10)
 
 
 def test_dft_one_sided_and_back() -> None:
     x = signal(3, 9, 1)
-    half = run("DFT", x, onesided=1)
+    half = one("DFT", x, onesided=1)
     close(half, parts(sums(numbers(x), 9, 1, -1)[:, :5]), scale=10)
-    close(run("DFT", half, np.array(9, np.int32), onesided=1, inverse=1), x, scale=10)
-    close(run("DFT", run("DFT", x[:, :8], onesided=1), onesided=1, inverse=1), x[:, :8], scale=10)
+    close(one("DFT", half, np.array(9, np.int32), onesided=1, inverse=1), x, scale=10)
+    close(one("DFT", one("DFT", x[:, :8], onesided=1), onesided=1, inverse=1), x[:, :8], scale=10)
 
 
 @pytest.mark.parametrize("shape", [(3,), (3, 4, 3)])
@@ -70,9 +70,9 @@ def test_dft_refuses_shapes(shape: tuple[int, ...]) -> None:
 
 def test_dft_refuses_the_axis_of_parts() -> None:
     with pytest.raises(InferError):
-        infer("DFT", (DType.F32, (3, 4, 1)), opset=17, axis=2)
+        infer("DFT", (DType.F32, (3, 4, 1)), version=17, axis=2)
     with pytest.raises((InferError, InputError)):
-        run("DFT", signal(3, 4, 1), None, np.array(-1, np.int64))
+        one("DFT", signal(3, 4, 1), None, np.array(-1, np.int64))
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16])
@@ -87,7 +87,7 @@ def test_stft(dtype: Any, onesided: int, windowed: bool, stated: bool, count: in
     inputs = [x, np.array(4, np.int64), window, np.array(size, np.int64) if stated else None]
     while inputs[-1] is None:
         inputs.pop()
-    result = run("STFT", *inputs, onesided=onesided)
+    result = one("STFT", *inputs, onesided=onesided)
     starts = range(0, 20 - size + 1, 4)
     weight = np.ones(size) if window is None else window.astype(np.float64)
     frames = np.stack([numbers(x)[:, b : b + size] * weight for b in starts], axis=1)
@@ -97,10 +97,10 @@ def test_stft(dtype: Any, onesided: int, windowed: bool, stated: bool, count: in
 
 def test_stft_refuses_steps_and_frames() -> None:
     with pytest.raises(InputError):
-        run("STFT", signal(1, 9, 1), np.array(0, np.int64), signal(3))
+        one("STFT", signal(1, 9, 1), np.array(0, np.int64), signal(3))
     with pytest.raises(InferError):
         infer("STFT", (DType.F32, (1, 9, 1)), (DType.I64, ()), contents=[None, (0,)])
     with pytest.raises(InferError):
         infer("STFT", (DType.F32, (9, 1)), (DType.I64, ()))
     with pytest.raises(InputError):
-        run("STFT", signal(1, 9, 1), np.array(1, np.int64), signal(3), np.array(4, np.int64))
+        one("STFT", signal(1, 9, 1), np.array(1, np.int64), signal(3), np.array(4, np.int64))

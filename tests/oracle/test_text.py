@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.oracle.typed import run
+from tests.oracle.cases import one, run
 
 from tierup.errors import InputError, UnsupportedError
 from tierup.reference.pattern import compile_pattern
@@ -23,15 +23,15 @@ def words(*items: str) -> np.ndarray:
 
 
 def test_concat_and_normalize() -> None:
-    assert run("onnx.StringConcat", words("a", "é"), words("!"))[0].tolist() == ["a!", "é!"]
-    assert run("onnx.StringConcat", np.empty((0, 2), object), words("!"))[0].shape == (0, 2)
+    assert one("onnx.StringConcat", words("a", "é"), words("!")).tolist() == ["a!", "é!"]
+    assert one("onnx.StringConcat", np.empty((0, 2), object), words("!")).shape == (0, 2)
     days = words("Monday", "tuesday", "MONDAY")
-    assert run("onnx.StringNormalizer", days, stopwords=["monday"])[0].tolist() == ["tuesday"]
-    assert run("onnx.StringNormalizer", days, case_change_action="UPPER", is_case_sensitive=1, stopwords=["Monday"])[
-        0
-    ].tolist() == ["TUESDAY", "MONDAY"]
-    assert run("onnx.StringNormalizer", days[None], stopwords=["monday", "tuesday"])[0].tolist() == [[""]]
-    assert run("onnx.StringNormalizer", days[:0], case_change_action="LOWER")[0].tolist() == [""]
+    assert one("onnx.StringNormalizer", days, stopwords=["monday"]).tolist() == ["tuesday"]
+    assert one(
+        "onnx.StringNormalizer", days, case_change_action="UPPER", is_case_sensitive=1, stopwords=["Monday"]
+    ).tolist() == ["TUESDAY", "MONDAY"]
+    assert one("onnx.StringNormalizer", days[None], stopwords=["monday", "tuesday"]).tolist() == [[""]]
+    assert one("onnx.StringNormalizer", days[:0], case_change_action="LOWER").tolist() == [""]
 
 
 def test_split() -> None:
@@ -54,10 +54,10 @@ POOL = {"pool_int64s": [2, 3, 5, 4, 5, 6, 7, 8, 6, 7], "ngram_counts": [0, 4], "
 def test_tf_idf(least: int, most: int, skips: int, expected: list[int]) -> None:
     attrs = POOL | {"min_gram_length": least, "max_gram_length": most, "max_skip_count": skips, "mode": "TF"}
     x = np.array([1, 1, 3, 3, 3, 7, 8, 6, 7, 5, 6, 8], np.int32)
-    assert run("onnx.TfIdfVectorizer", x, **attrs)[0].tolist() == expected
-    weighted = run("onnx.TfIdfVectorizer", np.stack([x, x]), **(attrs | {"mode": "TFIDF", "weights": [2.0] * 7}))[0]
+    assert one("onnx.TfIdfVectorizer", x, **attrs).tolist() == expected
+    weighted = one("onnx.TfIdfVectorizer", np.stack([x, x]), **(attrs | {"mode": "TFIDF", "weights": [2.0] * 7}))
     assert weighted.tolist() == [[2 * count for count in expected]] * 2
-    once = run("onnx.TfIdfVectorizer", x, **(attrs | {"mode": "IDF"}))[0]
+    once = one("onnx.TfIdfVectorizer", x, **(attrs | {"mode": "IDF"}))
     assert once.tolist() == [float(count > 0) for count in expected]
 
 
@@ -74,7 +74,7 @@ TEXTS = [
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_patterns_match_as_python_does(pattern: str) -> None:
     expected = [re.fullmatch(pattern, text, re.ASCII) is not None for text in TEXTS]
-    assert run("onnx.RegexFullMatch", words(*TEXTS), pattern=pattern)[0].tolist() == expected
+    assert one("onnx.RegexFullMatch", words(*TEXTS), pattern=pattern).tolist() == expected
 
 
 @settings(max_examples=200, deadline=None)
@@ -118,17 +118,17 @@ def encoded(kind: str) -> tuple[np.ndarray, np.ndarray]:
 @pytest.mark.parametrize("kind", ["PNG", "BMP", "PPM", "TIFF"])
 def test_pictures(kind: str) -> None:
     pixels, data = encoded(kind)
-    np.testing.assert_array_equal(run("onnx.ImageDecoder", data)[0], pixels)
-    np.testing.assert_array_equal(run("onnx.ImageDecoder", data, pixel_format="BGR")[0], pixels[..., ::-1])
-    assert run("onnx.ImageDecoder", data, pixel_format="Grayscale")[0].shape == (5, 7, 1)
+    np.testing.assert_array_equal(one("onnx.ImageDecoder", data), pixels)
+    np.testing.assert_array_equal(one("onnx.ImageDecoder", data, pixel_format="BGR"), pixels[..., ::-1])
+    assert one("onnx.ImageDecoder", data, pixel_format="Grayscale").shape == (5, 7, 1)
 
 
 def test_pictures_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert run("onnx.ImageDecoder", np.zeros(9, np.uint8))[0].shape == (0, 0, 3)
+    assert one("onnx.ImageDecoder", np.zeros(9, np.uint8)).shape == (0, 0, 3)
     _, data = encoded("PNG")
     huge = data.copy()
     huge[16:24] = [0, 1, 0, 0, 0, 1, 0, 0]  # says 65,536 × 65,536
-    assert run("onnx.ImageDecoder", huge)[0].size == 0
+    assert one("onnx.ImageDecoder", huge).size == 0
     found = builtins.__import__
 
     def without_pillow(name: str, *rest: Any, **more: Any) -> Any:

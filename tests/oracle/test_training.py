@@ -7,26 +7,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import helper
-from onnx.reference import ReferenceEvaluator
-from tests.oracle.typed import run
+from tests.oracle.cases import build, from_onnx, run
 
 from tierup.errors import UnsupportedError
 from tierup.ir.build import GraphBuilder
-from tierup.ir.graph import Attrs, Graph, Weights
+from tierup.ir.graph import Graph, Weights
 from tierup.ir.types import DType
 from tierup.reference.evaluate import evaluate
 
 RNG = np.random.default_rng(0)
-DOMAIN = "ai.onnx.preview.training"
-
-
-def theirs(op: str, inputs: list[np.ndarray], count: int, attrs: dict[str, Any]) -> list[np.ndarray]:
-    """What onnx.reference gives."""
-    names, outputs = [f"x{i}" for i in range(len(inputs))], [f"y{i}" for i in range(count)]
-    node = helper.make_node(op, names, outputs, domain=DOMAIN, **attrs)
-    function = helper.make_function("test", op, names, outputs, [node], [helper.make_opsetid(DOMAIN, 1)])
-    return ReferenceEvaluator(function).run(None, dict(zip(names, inputs, strict=True)), attributes={})
 
 
 @pytest.mark.parametrize("step", [0, 3])
@@ -49,7 +38,8 @@ def test_optimizers(op: str, states: int, attrs: dict[str, Any], tensors: int, s
     inputs = [np.array(0.1, np.float32), np.array(step, np.int64), *rows]
     count = tensors * (1 + states)
     results = run(f"training.{op}", *inputs, outputs=count, **attrs)
-    for ours, other in zip(results, theirs(op, inputs, count, attrs), strict=True):
+    expected = from_onnx(f"training.{op}", *inputs, version=1, outputs=count, **attrs)
+    for ours, other in zip(results, expected, strict=True):
         np.testing.assert_allclose(ours, other, rtol=1e-5)
 
 
@@ -94,11 +84,8 @@ FORWARDS: dict[str, Make] = {
 def gradient_graph(make: Make, weights: Weights) -> tuple[Graph, Graph]:
     inner = GraphBuilder(weights)
     forward = inner.finish([make(inner, *(inner.open_input(DType.F64, [3, 3]) for _ in range(2)))])
-    outer = GraphBuilder(weights)
-    ids = [outer.open_input(DType.F64, [3, 3]) for _ in range(2)]
-    attrs = Attrs({"xs": ("x", "z"), "y": "y"})
-    made = outer.node("training.Gradient", ids, attrs, outputs=(True, True), graphs=(("forward", forward),))
-    return forward, outer.finish([value for value in made if value is not None])
+    attrs: dict[str, Any] = {"xs": ("x", "z"), "y": "y", "graphs": (("forward", forward),), "store": weights}
+    return forward, build("static", "training.Gradient", np.ones((3, 3)), np.ones((3, 3)), outputs=2, **attrs).graph
 
 
 @pytest.mark.parametrize("name", FORWARDS)

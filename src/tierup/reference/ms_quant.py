@@ -7,7 +7,7 @@ integers are summed exactly first.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -30,6 +30,14 @@ from tierup.reference.quant import (
 from tierup.reference.recurrent import Direction, State, lstm_step, run_layer
 
 
+class Quantised(NamedTuple):
+    """A tensor of small numbers that stand for (numbers - zero) · scale."""
+
+    numbers: Array
+    scale: Array
+    zero: Array | None
+
+
 def real(x: Array, scale: Array, zero_point: Array | None) -> Array:
     """Quantised numbers as real ones; scale and zero point are one number, or broadcast."""
     wide = up(by_column(scale))
@@ -41,20 +49,11 @@ def quantised(y: Array, scale: Array, zero_point: Array | None, dtype: np.dtype[
     return round_to(y / up(scale).reshape(()), None if zero_point is None else zero_point.reshape(()), dtype)
 
 
-def qlinear_binary(
-    node: Node,
-    a: Array,
-    a_scale: Array,
-    a_zero: Array | None,
-    b: Array,
-    b_scale: Array,
-    b_zero: Array | None,
-    y_scale: Array,
-    y_zero: Array | None = None,
-) -> Array:
-    left, right = real(a, a_scale, a_zero), real(b, b_scale, b_zero)
+def qlinear_binary(node: Node, *inputs: Any) -> Array:
+    """Inputs are A and B, each with its scale and zero point, and those of the result."""
+    left, right = real(*inputs[:3]), real(*inputs[3:6])
     result = left + right if node.op == "ms.QLinearAdd" else left * right
-    return quantised(result, y_scale, y_zero, a.dtype)
+    return quantised(result, inputs[6], inputs[7] if len(inputs) > 7 else None, inputs[0].dtype)
 
 
 def qlinear_leaky_relu(
@@ -136,19 +135,13 @@ def dequantize_linear(node: Node, x: Array, scale: Array, zero_point: Array | No
     return as_op(node, "onnx.DequantizeLinear", 19, x, scale, zero_point)
 
 
-def qgemm(
-    node: Node,
-    a: Array,
-    a_scale: Array,
-    a_zero: Array,
-    b: Array,
-    b_scale: Array,
-    b_zero: Array,
-    c: Array | None = None,
-    y_scale: Array | None = None,
-    y_zero: Array | None = None,
-) -> Array:
-    """alpha · scales · (A' · B' + C); the result stays real where it has no scale."""
+def qgemm(node: Node, *inputs: Any) -> Array:
+    """alpha · scales · (A' · B' + C); the result stays real where it has no scale.
+
+    Inputs are A and B, each with its scale and zero point, then C, and the scale and zero point of the result.
+    """
+    (a, a_scale, a_zero), (b, b_scale, b_zero) = inputs[:3], inputs[3:6]
+    c, y_scale, y_zero = (*inputs[6:], None, None, None)[:3]
     total = accumulate(a.T if node.attrs["transA"] else a, a_zero, b.T if node.attrs["transB"] else b, b_zero)
     if c is not None:
         total = total + c
@@ -169,20 +162,12 @@ def matmul_integer_to_float(
     b_zero: Array | None = None,
     bias: Array | None = None,
 ) -> Array:
-    return down(_scaled_product(a, a_scale, a_zero, b, b_scale, b_zero, bias), a_scale.dtype)
+    return down(_scaled_product(Quantised(a, a_scale, a_zero), Quantised(b, b_scale, b_zero), bias), a_scale.dtype)
 
 
-def _scaled_product(
-    a: Array,
-    a_scale: Array,
-    a_zero: Array | None,
-    b: Array,
-    b_scale: Array,
-    b_zero: Array | None,
-    bias: Array | None,
-) -> Array:
-    scales = up(by_column(a_scale)) * up(by_column(b_scale))
-    result = accumulate(a, a_zero, b, b_zero).astype(scales.dtype) * scales
+def _scaled_product(a: Quantised, b: Quantised, bias: Array | None) -> Array:
+    scales = up(by_column(a.scale)) * up(by_column(b.scale))
+    result = accumulate(a.numbers, a.zero, b.numbers, b.zero).astype(scales.dtype) * scales
     return np.asarray(result if bias is None else result + up(bias))
 
 
@@ -190,8 +175,8 @@ def dynamic_quantize_matmul(
     node: Node, a: Array, b: Array, b_scale: Array, b_zero: Array | None = None, bias: Array | None = None
 ) -> Array:
     scale, zero_point = dynamic_range(a)
-    small = round_to(a / scale, zero_point, np.dtype(np.uint8))
-    return down(_scaled_product(small, scale, zero_point, b, b_scale, b_zero, bias), a.dtype)
+    small = Quantised(round_to(a / scale, zero_point, np.dtype(np.uint8)), scale, zero_point)
+    return down(_scaled_product(small, Quantised(b, b_scale, b_zero), bias), a.dtype)
 
 
 def unpack(packed: Array, bits: int) -> Array:
@@ -279,21 +264,10 @@ def gather_block_quantized(
     return down(difference.astype(wide.dtype) * wide, scales.dtype)
 
 
-def qembed_layer_norm(
-    node: Node,
-    ids: Array,
-    segment_ids: Array | None,
-    words: Array,
-    positions: Array,
-    segments: Array | None,
-    gamma: Array,
-    beta: Array,
-    mask: Array | None,
-    *parameters: Array,
-) -> tuple[Array, Array]:
-    """EmbedLayerNormalization on quantised tables; `parameters` are their five scales, then their five zero points."""
-    tables = (words, positions, segments, gamma, beta)
-    rows = zip(tables, parameters[:5], parameters[5:], strict=True)
+def qembed_layer_norm(node: Node, ids: Array, segment_ids: Array | None, *rest: Any) -> tuple[Array, Array]:
+    """EmbedLayerNormalization on five quantised tables; the mask, their scales and their zero points follow them."""
+    mask = rest[5]
+    rows = zip(rest[:5], rest[6:11], rest[11:], strict=True)
     wide = [None if table is None else real(table, scale, zero) for table, scale, zero in rows]
     y, counts, _ = embed_layer_norm(node, ids, segment_ids, *wide, mask)  # type: ignore[call-arg,arg-type]  # five tables
     return y, counts

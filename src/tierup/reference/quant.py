@@ -147,17 +147,9 @@ def matmul_integer(node: Node, a: Array, b: Array, a_zero: Array | None = None, 
     return accumulate(a, a_zero, b, b_zero)
 
 
-def qlinear_matmul(
-    node: Node,
-    a: Array,
-    a_scale: Array,
-    a_zero: Array,
-    b: Array,
-    b_scale: Array,
-    b_zero: Array,
-    y_scale: Array,
-    y_zero: Array,
-) -> Array:
+def qlinear_matmul(node: Node, *inputs: Array) -> Array:
+    """Inputs are A and B, each with its scale and zero point, and those of the result."""
+    (a, a_scale, a_zero), (b, b_scale, b_zero), (y_scale, y_zero) = inputs[:3], inputs[3:6], inputs[6:]
     work = work_dtype(a_scale.dtype)
     rows, columns = by_row(a_scale, a).astype(work), by_column(b_scale).astype(work)
     if is_integer(a.dtype):

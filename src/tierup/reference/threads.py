@@ -1,7 +1,8 @@
 """Keeps NumPy's own threads still while reference functions run: the run time owns the cores.
 
 NumPy's BLAS has its own pool, one thread for each core. It is set to one thread while at least one reference function
-runs anywhere in the process, and back afterwards.
+runs anywhere in the process, and back afterwards. A product's bits depend on that number, so every caller's thread has
+to get the same.
 """
 
 from __future__ import annotations
@@ -16,28 +17,29 @@ class OneBlasThread:
     """A context that any number of threads may be in at once."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler or a destructor may call a model while this thread is in here
         self._inside = 0
-        self._controller: Any = None
-        self._limit: Any = None
+        self._libraries: Any = None
+        self._before: list[tuple[Any, int]] = []
         os.register_at_fork(after_in_child=self._forget)
 
     def _forget(self) -> None:
         """A forked child has none of the threads that were inside."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         if self._inside:
             self._inside = 0
-            self._limit.restore_original_limits()
+            self._restore()
 
     def __enter__(self) -> None:
         with self._lock:
             self._inside += 1
             if self._inside == 1:
-                if self._controller is None:
-                    from threadpoolctl import ThreadpoolController  # late: it looks at every loaded library
-
-                    self._controller = ThreadpoolController().select(user_api="blas")
-                self._limit = self._controller.limit(limits=1)
+                try:
+                    self._limit()
+                except BaseException:  # an interrupt; __exit__ is not called then
+                    self._inside -= 1
+                    self._restore()
+                    raise
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -45,7 +47,32 @@ class OneBlasThread:
         with self._lock:
             self._inside -= 1
             if self._inside == 0:
-                self._limit.restore_original_limits()
+                self._restore()
+
+    def _limit(self) -> None:
+        if self._libraries is None:
+            from threadpoolctl import ThreadpoolController  # late: it looks at every loaded library
+
+            self._libraries = ThreadpoolController().select(user_api="blas").lib_controllers
+        self._before = [(library, library.get_num_threads()) for library in self._libraries]
+        for library in self._libraries:
+            _set_threads(library, 1)
+
+    def _restore(self) -> None:
+        for library, threads in self._before:
+            _set_threads(library, threads)
+
+
+def _set_threads(library: Any, threads: int) -> None:
+    """Set a library's threads, whichever thread set them last.
+
+    From 3.7 on, threadpoolctl lets a single thread change OpenBLAS's process-wide number and ignores all others. Here
+    the first to come limits and the last to leave restores, and these are rarely the same.
+    """
+    release = getattr(library, "clear_controlling_thread", lambda force: None)
+    release(force=True)
+    library.set_num_threads(threads)
+    release(force=True)
 
 
 ONE_BLAS_THREAD = OneBlasThread()  # one for the process, since NumPy's pool is one for the process

@@ -18,6 +18,10 @@ class Host {
   // What comes next may take long and needs nothing of the host: let others have its lock.
   virtual void step_aside() = 0;
 
+  // The call has been running for a while and may go on for long: see to what others want, which may end the call.
+  // Throws what the host likes.
+  virtual void take_turns() = 0;
+
  protected:
   ~Host() = default;
 };

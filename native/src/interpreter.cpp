@@ -33,6 +33,10 @@ namespace {
 // Below this a copy costs less than handing the host's lock over and back.
 constexpr int64_t kLongCopyBytes = 64 * 1024;
 
+// Loops need not call out, and may never end. Some thousand rounds take a few milliseconds, which is how long Python lets
+// a thread wait.
+constexpr uint32_t kRoundsPerTurn = 2048;
+
 std::string value_name(int32_t index) { return "value " + std::to_string(index); }
 
 // One running function: its frame and the step it is at.
@@ -104,7 +108,14 @@ class Activation {
     if (count_bytes(source.dtype, source.shape()) > kLongCopyBytes) call_.host.step_aside();
   }
 
-  void jump(int32_t target) { at_ = static_cast<size_t>(target); }
+  void jump(int32_t target) {
+    if (static_cast<size_t>(target) < at_) count_round();
+    at_ = static_cast<size_t>(target);
+  }
+
+  void count_round() {
+    if (++call_.state.rounds % kRoundsPerTurn == 0) call_.host.take_turns();
+  }
 
   void execute(const step::Dims& s) { run_dims(function_.dim_code, s.begin, s.end, frame_.dims, frame_.values); }
   void execute(const step::Alloc& s);
@@ -128,6 +139,7 @@ class Activation {
   void execute(const step::Default& s) {
     if (!value(s.value)) value(s.value) = constant(s.constant);
   }
+  void execute(const step::View& s);
 
   const Value& constant(int32_t index) const { return call_.program.constants[static_cast<size_t>(index)]; }
   std::byte* scratch(int64_t bytes_a_thread);
@@ -210,7 +222,7 @@ void Activation::execute(const step::Kernel& s) {
 
   call_.host.step_aside();
   std::atomic<int32_t> status{0};
-  call_.pool.parallel_for(range, s.grain, [&](int64_t begin, int64_t end, int thread) noexcept {
+  call_.pool.parallel_for(range, std::max<int64_t>(dim(s.grain), 1), [&](int64_t begin, int64_t end, int thread) noexcept {
     if (status.load(std::memory_order_relaxed) != 0) return;
     std::byte* const own = memory == nullptr ? nullptr : memory + thread * bytes_a_thread;
     const int32_t result = kernel(state.buffers.data(), state.sizes.data(), own, begin, end);
@@ -243,6 +255,7 @@ void Activation::execute(const step::Branch& s) {
 }
 
 void Activation::execute(const step::Call& s) {
+  count_round();
   const Function& callee = call_.program.functions[static_cast<size_t>(s.function)];
   Activation inner(call_, callee, depth_ + 1);
   for (size_t i = 0; i < s.ins.size(); ++i) {
@@ -335,6 +348,25 @@ void Activation::execute(const step::Stack& s) {
     copy_elements(joined->data + position * apart, strides, *as_tensor(items[i]));
   }
   value(s.dst) = std::move(joined);
+}
+
+void Activation::execute(const step::View& s) {
+  Ref<Tensor> source(&plain_tensor(s.src));
+  const std::vector<int64_t> sizes = shape(s.dims);
+  const int64_t given = count_elements(source->shape()), wanted = count_elements(sizes);
+  if (given != wanted) {
+    throw CallError(value_name(s.src) + " has " + std::to_string(given) + " elements, but the dims say " +
+                    std::to_string(wanted));
+  }
+  Ref<Tensor> view = Tensor::make(source->dtype, sizes);
+  if (!is_dense(*source)) {
+    step_aside_to_copy(*source);
+    source = copy_dense(*source);
+  }
+  view->data = source->data;
+  view->arena = source->arena;
+  view->storage = source->storage;
+  value(s.dst) = std::move(view);
 }
 
 }  // namespace

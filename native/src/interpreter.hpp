@@ -34,6 +34,7 @@ struct CallState {
   std::vector<Value*> results;
   Ref<Block> scratch;
   int64_t scratch_bytes = 0;
+  uint32_t rounds = 0;  // backward jumps and calls of functions
 };
 
 // Call states that wait for the next call. A few are kept: as many as ran at the same time, within reason.

@@ -11,8 +11,8 @@ namespace tierup {
 
 const char* step_name(size_t opcode) {
   static constexpr std::array<const char*, std::variant_size_v<Step>> names = {
-      "dims",   "alloc",      "constant", "callout", "kernel", "copy", "move",  "free",  "jump",
-      "branch", "branch_dim", "call",     "scalar",  "index",  "push", "stack", "arena", "default"};
+      "dims",       "alloc", "constant", "callout", "kernel", "copy",  "move",  "free",    "jump", "branch",
+      "branch_dim", "call",  "scalar",   "index",   "push",   "stack", "arena", "default", "view"};
   return names[opcode];
 }
 
@@ -126,7 +126,7 @@ Step decode_kernel(Reader& in, const Scope& scope) {
   Indices sizes = in.indices("sizes", scope.dims);
   const int32_t scratch = in.index("scratch", scope.dims, Absent::allowed);
   const int32_t range = in.index("range", scope.dims);
-  const int64_t grain = in.literal("grain", 1, std::numeric_limits<int64_t>::max());
+  const int32_t grain = in.index("grain", scope.dims);
   return step::Kernel{slot, std::move(buffers), std::move(sizes), scratch, range, grain};
 }
 
@@ -192,6 +192,7 @@ Step decode_operands(size_t opcode, Reader& in, const Scope& scope) {
     case 15: return decode_stack(in, scope);
     case 16: return step::Arena{in.index("dim", dims)};
     case 17: return step::Default{in.index("value", values), in.index("constant", scope.constants)};
+    case 18: return step::View{in.index("dst", values), in.index("src", values), in.shape(dims, kMaxRank)};
   }
   __builtin_unreachable();  // the caller checked the opcode
 }

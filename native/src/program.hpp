@@ -21,7 +21,7 @@ struct Dims { int32_t begin, end; };
 struct Alloc { int32_t value, dtype, place, offset; Indices dims; };
 struct Constant { int32_t value, constant; };
 struct Callout { int32_t callout; Indices ins, outs; };
-struct Kernel { int32_t slot; Indices buffers, sizes; int32_t scratch, range; int64_t grain; };
+struct Kernel { int32_t slot; Indices buffers, sizes; int32_t scratch, range, grain; };
 struct Copy { int32_t dst, src; };
 struct Move { int32_t dst, src; };
 struct Free { int32_t value; };
@@ -35,12 +35,13 @@ struct Push { int32_t list, src; };
 struct Stack { int32_t dst, list, axis; bool reverse; int32_t dtype; Indices dims; };
 struct Arena { int32_t dim; };
 struct Default { int32_t value, constant; };
+struct View { int32_t dst, src; Indices dims; };
 // clang-format on
 }  // namespace step
 
 using Step = std::variant<step::Dims, step::Alloc, step::Constant, step::Callout, step::Kernel, step::Copy, step::Move,
                           step::Free, step::Jump, step::Branch, step::BranchDim, step::Call, step::Scalar, step::Index,
-                          step::Push, step::Stack, step::Arena, step::Default>;
+                          step::Push, step::Stack, step::Arena, step::Default, step::View>;
 
 const char* step_name(size_t opcode);
 

@@ -1,7 +1,6 @@
 #include "python_host.hpp"
 
 #include <nanobind/nanobind.h>
-#include <unistd.h>
 
 #include "python_values.hpp"
 
@@ -11,26 +10,20 @@ namespace tierup {
 
 void Gil::acquire() {
   if (!held()) {
-    try {
-      PyEval_RestoreThread(saved_);
-    } catch (...) {
-      // Python before 3.14 ends daemon threads that come back during its finalisation by unwinding their stack. Nothing
-      // of ours may be destroyed then, so the thread stops here, as later Pythons have it; the process is ending.
-      for (;;) pause();
-    }
+    in_python([&] { PyEval_RestoreThread(saved_); });
     saved_ = nullptr;
   }
   // Destructors may run code that drops more.
   while (!dropped_.empty()) {
     PyObject* object = dropped_.back();
     dropped_.pop_back();
-    Py_DECREF(object);
+    drop_reference(object);
   }
 }
 
 void Gil::drop(PyObject* object) noexcept {
   if (held()) {
-    Py_DECREF(object);
+    drop_reference(object);
     return;
   }
   try {
@@ -51,7 +44,8 @@ void PythonHost::call_out(int32_t callout, std::span<Object* const> ins, std::sp
     arguments.push_back(held.back().ptr());
   }
   PyObject* callable = callouts_[static_cast<size_t>(callout)];
-  const auto results = nb::steal(PyObject_Vectorcall(callable, arguments.data(), arguments.size(), nullptr));
+  const auto results = nb::steal(
+      in_python([&] { return PyObject_Vectorcall(callable, arguments.data(), arguments.size(), nullptr); }));
   if (!results.is_valid()) throw nb::python_error();
   if (!PyTuple_CheckExact(results.ptr()) || static_cast<size_t>(PyTuple_GET_SIZE(results.ptr())) != outs.size()) {
     PyErr_Format(PyExc_TypeError, "call-out %d (%R) has to return a tuple of %zu results, it returned %R", callout,
@@ -62,6 +56,14 @@ void PythonHost::call_out(int32_t callout, std::span<Object* const> ins, std::sp
     if (outs[i] == nullptr) continue;
     *outs[i] = from_python(nb::borrow(PyTuple_GET_ITEM(results.ptr(), static_cast<Py_ssize_t>(i))), &gil_);
   }
+}
+
+// Signals are seen to, and another thread that waits for the GIL gets it.
+void PythonHost::take_turns() {
+  gil_.acquire();
+  if (in_python([] { return PyErr_CheckSignals(); }) != 0) throw nb::python_error();
+  gil_.release();
+  gil_.acquire();
 }
 
 }  // namespace tierup

@@ -2,12 +2,29 @@
 #pragma once
 
 #include <Python.h>
+#include <unistd.h>
 
 #include <vector>
 
 #include "host.hpp"
 
 namespace tierup {
+
+// Calls Python. Python before 3.14 ends daemon threads that want the GIL during its finalisation by unwinding their
+// stack. Nothing of ours may be destroyed then, so the thread stops here, as later Pythons have it; the process is ending.
+// Python itself throws nothing else.
+template <typename Body>
+auto in_python(Body body) noexcept {
+  try {
+    return body();
+  } catch (...) {
+    for (;;) pause();
+  }
+}
+
+inline void drop_reference(PyObject* object) noexcept {
+  in_python([&] { Py_DECREF(object); });
+}
 
 // Whether this call holds the GIL. It starts with it, lets it go when told to, and takes it back when Python is needed.
 class Gil {
@@ -41,7 +58,7 @@ class PythonObject final : public HostObject {
     if (gil_ != nullptr) {
       gil_->drop(object);
     } else {
-      Py_DECREF(object);
+      drop_reference(object);
     }
   }
 
@@ -57,6 +74,7 @@ class PythonHost final : public Host {
 
   void call_out(int32_t callout, std::span<Object* const> ins, std::span<Value* const> outs) override;
   void step_aside() override { gil_.release(); }
+  void take_turns() override;
 
  private:
   const std::vector<PyObject*>& callouts_;

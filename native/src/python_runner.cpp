@@ -103,10 +103,7 @@ Runner::Runner(const nb::list& inputs, const nb::list& outputs) {
 }
 
 void Runner::set_program(nb::object program) {
-  if (program.is_none()) {
-    program_.reset();
-    return;
-  }
+  if (program.is_none()) return clear();
   const Function& model = nb::cast<PythonProgram&>(program).program.functions[0];
   if (model.inputs.size() != inputs_.size() || model.outputs.size() != outputs_.size()) {
     throw nb::value_error(("the program has " + std::to_string(model.inputs.size()) + " inputs and " +
@@ -171,7 +168,7 @@ bool Runner::bind(PyObject* feeds, Call& call, bool converted) const {
 
 nb::object Runner::convert(nb::handle self, nb::handle feeds) const {
   static PyObject* const method = PyUnicode_InternFromString("convert_feeds");
-  PyObject* converted = PyObject_CallMethodOneArg(self.ptr(), method, feeds.ptr());
+  PyObject* converted = in_python([&] { return PyObject_CallMethodOneArg(self.ptr(), method, feeds.ptr()); });
   if (converted == nullptr) throw nb::python_error();
   return nb::steal(converted);
 }
@@ -215,13 +212,10 @@ nb::object Runner::call_dict(nb::handle self, nb::handle feeds) {
   return result;
 }
 
+// The positions of the outputs named; of all of them if none is, as ONNX Runtime has it.
 std::vector<size_t> Runner::find_outputs(nb::handle names) const {
   std::vector<size_t> positions;
-  if (names.is_none()) {
-    for (size_t i = 0; i < outputs_.size(); ++i) positions.push_back(i);
-    return positions;
-  }
-  for (nb::handle name : names) {
+  for (nb::handle name : names.is_none() ? nb::object(nb::tuple()) : nb::borrow(names)) {
     PyObject* position = PyDict_GetItemWithError(output_index_.ptr(), name.ptr());
     if (position == nullptr) {
       if (PyErr_Occurred()) throw nb::python_error();
@@ -231,13 +225,16 @@ std::vector<size_t> Runner::find_outputs(nb::handle names) const {
     }
     positions.push_back(PyLong_AsSize_t(position));
   }
+  if (positions.empty()) {
+    for (size_t i = 0; i < outputs_.size(); ++i) positions.push_back(i);
+  }
   return positions;
 }
 
 nb::object Runner::call_list(nb::handle self, nb::handle names, nb::handle feeds) {
   require_program(self, feeds);
+  Call call(program_);  // before find_outputs(): going through `names` may run code that closes the model
   const std::vector<size_t> wanted = find_outputs(names);
-  Call call(program_);
   run(call, self, feeds);
   nb::list result;
   for (size_t i = 0; i < wanted.size(); ++i) {
@@ -254,7 +251,8 @@ int Runner::traverse(visitproc visit, void* arg) const {
   return 0;
 }
 
-void Runner::clear() { program_.reset(); }
+// What goes with the last program may run Python code, and calls in it: they must not find the program any more.
+void Runner::clear() { const nb::object dropped = std::move(program_); }
 
 namespace {
 
@@ -275,12 +273,17 @@ PyObject* guarded(Body body) noexcept {
   return nullptr;
 }
 
+Runner& ready(nb::handle self) {
+  if (!nb::inst_ready(self)) raise(PyExc_RuntimeError, "Runner.__init__() was not called");
+  return *nb::inst_ptr<Runner>(self);
+}
+
 PyObject* call_runner(PyObject* self, PyObject* args, PyObject* kwargs) {
   return guarded([&] {
-    if (!nb::inst_ready(self)) raise(PyExc_RuntimeError, "Runner.__init__() was not called");
+    Runner& runner = ready(self);
     if (PyTuple_GET_SIZE(args) != 0) raise(PyExc_TypeError, "the inputs of a model are given by keyword");
     const nb::object feeds = kwargs != nullptr ? nb::borrow(kwargs) : nb::object(nb::dict());
-    return nb::inst_ptr<Runner>(self)->call_dict(self, feeds);
+    return runner.call_dict(self, feeds);
   });
 }
 
@@ -314,14 +317,12 @@ void bind_runner(nb::module_& module) {
       .def(nb::init<const nb::list&, const nb::list&>(), nb::arg("inputs"), nb::arg("outputs"))
       .def(
           "call_dict",
-          [](nb::handle_t<Runner> self, nb::handle feeds) {
-            return nb::inst_ptr<Runner>(self)->call_dict(self, feeds);
-          },
+          [](nb::handle_t<Runner> self, nb::handle feeds) { return ready(self).call_dict(self, feeds); },
           nb::arg("feeds").none())
       .def(
           "call_list",
           [](nb::handle_t<Runner> self, nb::handle names, nb::handle feeds, nb::handle) {
-            return nb::inst_ptr<Runner>(self)->call_list(self, names, feeds);
+            return ready(self).call_list(self, names, feeds);
           },
           nb::arg("output_names").none(), nb::arg("input_feed").none(), nb::arg("run_options").none() = nb::none())
       .def("convert_feeds", &refuse_feeds, nb::arg("feeds").none())

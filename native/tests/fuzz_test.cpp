@@ -52,7 +52,7 @@ class Generator {
   }
 
   std::vector<int64_t> step(int64_t functions) {
-    const int64_t opcode = operand(18), begin = below(12);
+    const int64_t opcode = operand(19), begin = below(12);
     const int64_t target = 2 * operand(25);  // always a call-out, or the end
     switch (opcode) {
       case 0: return {0, begin, begin + below(13 - begin)};
@@ -62,7 +62,7 @@ class Generator {
       }
       case 2: return {2, value(), operand(2)};
       case 3: return {3, 0, 2, value(), -1, 2, value(), -1};
-      case 4: return {4, operand(2), 1, value(), 1, dim(), below(2) == 0 ? -1 : dim(), dim(), 1 + below(3)};
+      case 4: return {4, operand(2), 1, value(), 1, dim(), below(2) == 0 ? -1 : dim(), dim(), dim()};
       case 8: return {8, target};
       case 9: return {9, value(), target};
       case 10: return {10, dim(), target};
@@ -73,18 +73,34 @@ class Generator {
       case 7:
       case 16: return {opcode, operand(kDims)};
       case 17: return {17, value(), operand(2)};
+      case 18: return view();
       default: return {opcode, value(), value()};
     }
+  }
+
+  std::vector<int64_t> view() {
+    std::vector<int64_t> text = {18, value(), value(), below(4)};
+    for (int64_t i = 0; i < text[3]; ++i) text.push_back(dim());
+    return text;
   }
 
   std::mt19937 random_;
 };
 
+// Not dense, whatever its shape.
+Value unaligned_scalar() {
+  const Ref<Tensor> both = int64s({2}, {1, 2}), scalar = Tensor::make(kI64, {});
+  scalar->data = both->data + 1;
+  scalar->storage = both->storage;
+  return scalar;
+}
+
 Value some_value(Generator& random, int& alive) {
-  switch (random.below(4)) {
+  switch (random.below(5)) {
     case 0: return int64s({2, 3}, {1, 2, 3, 4, 5, 6});
     case 1: return boolean(random.below(2) == 0);
     case 2: return floats({0, 3}, {});
+    case 3: return unaligned_scalar();
     default: return Ref<Token>(new Token(alive));
   }
 }

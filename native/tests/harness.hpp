@@ -34,8 +34,10 @@ class FakeHost final : public Host {
     callouts_[static_cast<size_t>(callout)](ins, outs);
   }
   void step_aside() override { ++stepped_aside; }
+  void take_turns() override { ++turns; }
 
   int stepped_aside = 0;
+  int turns = 0;
 
  private:
   std::vector<Callout> callouts_;

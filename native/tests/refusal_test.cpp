@@ -21,7 +21,7 @@ struct Refused {
 const std::vector<Refused> kRefusedSteps = {
     {"step 0: the step has no opcode", {}},
     {"step 0: unknown opcode -1", {-1}},
-    {"step 0: unknown opcode 18", {18}},
+    {"step 0: unknown opcode 19", {19}},
     {"(dims): operand 'begin' is -1", {0, -1, 1}},
     {"(dims): operand 'end' is 3", {0, 0, 3}},
     {"(dims): operand 'end' is 0, expected 1 to 2", {0, 1, 0}},
@@ -47,7 +47,7 @@ const std::vector<Refused> kRefusedSteps = {
     {"(kernel): operand 'sizes' is 2", {4, 0, 0, 1, 2, -1, 0, 1}},
     {"(kernel): operand 'scratch' is -2", {4, 0, 0, 0, -2, 0, 1}},
     {"(kernel): operand 'range' is -1", {4, 0, 0, 0, -1, -1, 1}},
-    {"(kernel): operand 'grain' is 0", {4, 0, 0, 0, -1, 0, 0}},
+    {"(kernel): operand 'grain' is 2", {4, 0, 0, 0, -1, 0, 2}},
     {"(copy): operand 'dst' is 3", {5, 3, 0}},
     {"(copy): operand 'src' is -1", {5, 0, -1}},
     {"(move): operand 'dst' is 3", {6, 3, 0}},
@@ -81,6 +81,13 @@ const std::vector<Refused> kRefusedSteps = {
     {"(arena): operand 'dim' is 2", {16, 2}},
     {"(default): operand 'value' is 3", {17, 3, 0}},
     {"(default): operand 'constant' is 1", {17, 0, 1}},
+    {"(view): operand 'dst' is 3", {18, 3, 0, 0}},
+    {"(view): operand 'src' is -1", {18, 0, -1, 0}},
+    {"(view): operand 'dims' is missing", {18, 0, 0}},
+    {"(view): operand 'dims' is 2, but there are 2", {18, 0, 0, 1, 2}},
+    {"(view): operand 'dims' is -1", {18, 0, 0, 1, -1}},
+    {"(view): list 'dims' has 2 items, but only 1 operands follow", {18, 0, 0, 2, 0}},
+    {"(view): 1 operands too many", {18, 0, 0, 0, 0}},
 };
 
 TEST(refuses_malformed_steps) {
@@ -97,6 +104,9 @@ TEST(refuses_ranks_that_no_tensor_has) {
   std::vector<int64_t> stack = {15, 0, 0, 0, 0, 1, kMaxRank};
   stack.insert(stack.end(), kMaxRank, 0);
   CHECK_THROWS(InvalidProgram, "a tensor has at most 63 axes", with_steps({stack}).build());
+  std::vector<int64_t> view = {18, 0, 0, kMaxRank + 1};
+  view.insert(view.end(), kMaxRank + 1, 0);
+  CHECK_THROWS(InvalidProgram, "(view): list 'dims' has 65 items, a tensor has at most 64", with_steps({view}).build());
 }
 
 TEST(refuses_malformed_dim_code) {

@@ -90,7 +90,7 @@ TEST(alloc_on_the_heap) {
 // dims: 0 size, 1 offset, 2 arena bytes. Allocates in the arena, doubles into it, returns it.
 Script in_arena(int64_t size, int64_t offset, int64_t arena) {
   return {{function(2, 3, {0}, {1}, {{0, 0, size, 0, 0}, {0, 1, offset, 0, 0}, {0, 2, arena, 0, 0}},
-                    {{0, 0, 3}, {16, 2}, {1, 1, 1, 1, 1, 1, 0}, {4, 0, 2, 0, 1, 0, -1, 0, 1}})},
+                    {{0, 0, 3}, {16, 2}, {1, 1, 1, 1, 1, 1, 0}, {4, 0, 2, 0, 1, 0, -1, 0, 0}})},
           {},
           {},
           {double_floats}};
@@ -259,9 +259,9 @@ TEST(pushed_arena_tensors_survive_the_arena) {
                                 {{0, 0, 4},
                                  {16, 2},
                                  {1, 1, 1, 1, 1, 1, 0},
-                                 {4, 0, 2, 0, 1, 0, -1, 0, 1},
+                                 {4, 0, 2, 0, 1, 0, -1, 0, 0},
                                  {14, 3, 1},
-                                 {4, 0, 2, 1, 1, 0, -1, 0, 1},
+                                 {4, 0, 2, 1, 1, 0, -1, 0, 0},
                                  {14, 3, 1},
                                  {15, 4, 3, 0, 0, 1, 0}})},
                       {},
@@ -284,6 +284,92 @@ TEST(index_is_a_view) {
   CHECK_THROWS(CallError, "position -3", at(0, -3).run({x}));
   CHECK_THROWS(CallError, "axis 2", at(2, 0).run({x}));
   CHECK_THROWS(CallError, "axis 0 of a tensor of rank 0", at(0, 0).run({int64s({}, {1})}));
+}
+
+// v1 = v0 under the shape `sizes`.
+Script viewing(const std::vector<int64_t>& sizes) {
+  const auto rank = static_cast<int64_t>(sizes.size());
+  Codes code;
+  std::vector<int64_t> view = {18, 1, 0, rank};
+  for (int64_t i = 0; i < rank; ++i) {
+    code.push_back({0, i, sizes[static_cast<size_t>(i)], 0, 0});
+    view.push_back(i);
+  }
+  return {{function(2, rank, {0}, {1}, code, {{0, 0, rank}, view})}};
+}
+
+TEST(view_shares_dense_memory) {
+  const Ref<Tensor> x = int64s({2, 3}, {0, 1, 2, 3, 4, 5});
+  for (const std::vector<int64_t>& sizes : {std::vector<int64_t>{6}, {3, 2}, {1, 6, 1}, {2, 3}}) {
+    const Value y = viewing(sizes).run({x})[0];
+    CHECK(shape(y) == sizes);
+    CHECK(is_dense(*as_tensor(y)));
+    CHECK(as_tensor(y)->data == x->data);
+    CHECK(as_tensor(y)->storage.get() == x->storage.get());
+  }
+  const Script in_place{{function(1, 1, {0}, {0}, {{0, 0, 6, 0, 0}}, {{0, 0, 1}, {18, 0, 0, 1, 0}})}};
+  CHECK((items<int64_t>(in_place.run({int64s({2, 3}, {0, 1, 2, 3, 4, 5})})[0]) ==
+         std::vector<int64_t>{0, 1, 2, 3, 4, 5}));
+}
+
+TEST(view_of_one_element_or_none) {
+  const Value x = floats({1, 1}, {7}), scalar = viewing({}).run({x})[0];
+  CHECK(shape(scalar).empty());
+  CHECK(as_tensor(scalar)->data == as_tensor(x)->data);
+  CHECK((shape(viewing({1, 1}).run({scalar})[0]) == std::vector<int64_t>{1, 1}));
+  CHECK((shape(viewing({4, 0}).run({floats({0, 3}, {})})[0]) == std::vector<int64_t>{4, 0}));
+  CHECK_THROWS(CallError, "value 0 has 0 elements, but the dims say 1", viewing({}).run({floats({0}, {})}));
+  CHECK_THROWS(CallError, "value 0 has 1 elements, but the dims say 0", viewing({0}).run({floats({}, {1})}));
+}
+
+TEST(view_copies_what_is_not_dense) {
+  const Ref<Tensor> x = int64s({2, 3}, {0, 1, 2, 3, 4, 5});
+  std::swap(x->shape()[0], x->shape()[1]);
+  std::swap(x->strides()[0], x->strides()[1]);
+  const Value y = viewing({6}).run({x})[0];
+  CHECK((items<int64_t>(y) == std::vector<int64_t>{0, 3, 1, 4, 2, 5}));
+  CHECK(as_tensor(y)->storage.get() != x->storage.get());
+
+  const Ref<Tensor> bytes = make_dense(kU8, std::vector<int64_t>{17});
+  const std::array<float, 4> numbers = {1, 2, 3, 4};
+  std::memcpy(bytes->data + 1, numbers.data(), sizeof numbers);
+  const Ref<Tensor> unaligned = Tensor::make(kF32, std::vector<int64_t>{4});
+  unaligned->data = bytes->data + 1;
+  unaligned->storage = bytes->storage;
+  const Value aligned = viewing({2, 2}).run({unaligned})[0];
+  CHECK((items<float>(aligned) == std::vector<float>{1, 2, 3, 4}));
+  CHECK(is_dense(*as_tensor(aligned)));
+}
+
+TEST(view_in_the_arena) {
+  // As in_arena(6, 64, 128), then viewed as (2, 3) and doubled again in place through the view.
+  Script script = in_arena(6, 64, 128);
+  FunctionText& text = script.functions[0];
+  text.n_values = 3;
+  text.n_dims = 5;
+  text.outputs = {1, 2};
+  text.dim_code.insert(text.dim_code.end(), {{0, 3, 2, 0, 0}, {0, 4, 3, 0, 0}});
+  text.steps.insert(text.steps.end(), {{0, 3, 5}, {18, 2, 1, 2, 3, 4}, {4, 0, 2, 2, 2, 0, -1, 0, 0}});
+  const std::vector<Value> outs = script.run({floats({6}, {1, 2, 3, 4, 5, 6})});
+  CHECK((items<float>(outs[0]) == std::vector<float>{4, 8, 12, 16, 20, 24}));  // one memory under both
+  CHECK((items<float>(outs[1]) == std::vector<float>{4, 8, 12, 16, 20, 24}));
+  CHECK((shape(outs[1]) == std::vector<int64_t>{2, 3}));
+  CHECK(as_tensor(outs[1])->arena == nullptr);  // and what leaves the function is copied out
+  CHECK(as_tensor(outs[1])->data != as_tensor(outs[0])->data);
+}
+
+TEST(view_refuses) {
+  const Value x = floats({2, 3}, {0, 1, 2, 3, 4, 5});
+  CHECK_THROWS(CallError, "function 0, step 1 (view): value 0 has 6 elements, but the dims say 8",
+               viewing({2, 4}).run({x}));
+  CHECK_THROWS(CallError, "(view): a dim is negative: -2", viewing({-2, -3}).run({x}));
+  CHECK_THROWS(CallError, "a dim is negative: -1", viewing({0, -1}).run({floats({0}, {})}));
+  const int64_t huge = int64_t{1} << 32;
+  CHECK_THROWS(CallError, "too large", viewing({huge, huge}).run({floats({0}, {})}));  // 0 modulo 2^64
+  CHECK_THROWS(CallError, "too large", viewing({0, huge, huge}).run({floats({0}, {})}));
+  CHECK_THROWS(CallError, "too large", viewing({0, int64_t{1} << 62}).run({floats({0}, {})}));  // in bytes
+  CHECK_THROWS(CallError, "value 0 is empty", viewing({1}).run({Value()}));
+  CHECK_THROWS(CallError, "value 0 holds no tensor", viewing({1}).run({Ref<List>(new List())}));
 }
 
 TEST(scalars) {
@@ -323,10 +409,10 @@ TEST(depth_is_bounded) {
 }
 
 TEST(kernels_cover_their_range) {
-  const Codes code = {{13, 0, 0, 0, 0}};
   const auto doubled = [&](int64_t grain) {
+    const Codes code = {{13, 0, 0, 0, 0}, {0, 1, grain, 0, 0}};
     return Script{
-        {function(2, 1, {0}, {1}, code, {{0, 0, 1}, {1, 1, 1, 0, -1, 1, 0}, {4, 0, 2, 0, 1, 1, 0, -1, 0, grain}})},
+        {function(2, 2, {0}, {1}, code, {{0, 0, 2}, {1, 1, 1, 0, -1, 1, 0}, {4, 0, 2, 0, 1, 1, 0, -1, 0, 1}})},
         {},
         {},
         {double_floats}};
@@ -336,14 +422,14 @@ TEST(kernels_cover_their_range) {
     for (size_t i = 0; i < size; ++i) numbers[i] = static_cast<float>(i);
     const Value x = tensor<float>(kF32, {static_cast<int64_t>(size)}, numbers);
     for (float& number : numbers) number *= 2;
-    for (const int64_t grain : {1, 3, 5000}) CHECK(items<float>(doubled(grain).run({x})[0]) == numbers);
+    for (const int64_t grain : {-1, 1, 3, 5000}) CHECK(items<float>(doubled(grain).run({x})[0]) == numbers);
   }
   CHECK_THROWS(CallError, "value 0 holds no tensor", doubled(1).run({Ref<List>(new List())}));
 }
 
 TEST(every_thread_has_its_own_scratch) {
   const Codes code = {{0, 0, 400, 0, 0}, {0, 1, 100, 0, 0}, {0, 2, 800, 0, 0}};
-  const Script script{{function(1, 3, {}, {0}, code, {{0, 0, 3}, {1, 0, 7, 0, -1, 1, 0}, {4, 0, 1, 0, 1, 1, 2, 0, 1}})},
+  const Script script{{function(1, 3, {}, {0}, code, {{0, 0, 3}, {1, 0, 7, 0, -1, 1, 0}, {4, 0, 1, 0, 1, 1, 2, 0, 0}})},
                       {},
                       {},
                       {sum_in_scratch}};
@@ -354,7 +440,7 @@ TEST(every_thread_has_its_own_scratch) {
 TEST(kernels_end_calls) {
   const auto over = [](int64_t range, int64_t scratch, KernelFn kernel) {
     return Script{
-        {function(0, 2, {}, {}, {{0, 0, range, 0, 0}, {0, 1, scratch, 0, 0}}, {{0, 0, 2}, {4, 0, 0, 0, 1, 0, 1}})},
+        {function(0, 2, {}, {}, {{0, 0, range, 0, 0}, {0, 1, scratch, 0, 0}}, {{0, 0, 2}, {4, 0, 0, 0, 1, 0, 0}})},
         {},
         {},
         {kernel}};
@@ -379,8 +465,24 @@ TEST(strings_belong_to_the_host) {
   CHECK((shape(index.run({words})[0]) == std::vector<int64_t>{3}));
   const Script stack{{function(3, 0, {0}, {2}, {}, {{14, 1, 0}, {15, 2, 1, 0, 0, 1, 0}})}};
   CHECK_THROWS(CallError, "no tensor of numbers", stack.run({words}));
-  const Script kernel{{function(1, 1, {0}, {}, {}, {{4, 0, 1, 0, 0, -1, 0, 1}})}, {}, {}, {double_floats}};
+  const Script kernel{{function(1, 1, {0}, {}, {}, {{4, 0, 1, 0, 0, -1, 0, 0}})}, {}, {}, {double_floats}};
   CHECK_THROWS(CallError, "holds strings", kernel.run({words}));
+  CHECK_THROWS(CallError, "(view): value 0 holds strings", viewing({6}).run({words}));
+}
+
+TEST(long_loops_take_turns) {
+  const auto turns = [](int64_t rounds) {
+    const std::vector<std::array<int64_t, 5>> dims = {
+        {0, 1, 1, 0, 0}, {0, 2, rounds, 0, 0}, {1, 0, 0, 1, 0}, {10, 3, 2, 0, 0}};
+    const Script script{{function(0, 4, {}, {}, dims, {{0, 0, 2}, {0, 2, 4}, {10, 3, 1}})}};
+    const Program program = script.build();
+    FakeHost host;
+    CallState state;
+    run({program, {}, pool(), host, state}, {}, {});
+    return host.turns;
+  };
+  CHECK_EQUAL(turns(1000), 0);
+  CHECK_EQUAL(turns(10'000), 4);
 }
 
 TEST(long_work_steps_aside) {

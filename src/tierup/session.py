@@ -9,13 +9,14 @@ from typing import Any, Self
 
 from tierup import _native
 from tierup.config import Config
-from tierup.errors import TierupError
+from tierup.errors import ConfigError, TierupError
 from tierup.frontends.onnx import Imported, load_onnx
 from tierup.frontends.onnx.schema import onnx_type
 from tierup.ir.graph import Graph
 from tierup.ir.types import DType, Sym, TensorType, Type
 from tierup.plan.baseline import baseline
-from tierup.profile.machine import measure_once
+from tierup.plan.program import Plan
+from tierup.profile.machine import identify, measure_once
 from tierup.report import Report
 from tierup.runtime.executable import executable
 from tierup.runtime.feeds import Input, Output, check_feeds
@@ -43,9 +44,12 @@ class _Session(_native.Runner):
         self._inputs = _input_specs(imported.graph)
         self._outputs = _output_specs(imported)
         super().__init__(_native_inputs(self._inputs), [output.name for output in self._outputs])
-        self._plan = baseline(imported.graph)
         self._closed = False
-        self.program = executable(self._plan, imported.weights)
+        if config.force_tier:
+            self._plan, self.program = _compiled(imported)
+        else:
+            self._plan = baseline(imported.graph)
+            self.program = executable(self._plan, imported.weights)
         if config.adapt and config.data_dir is not None:
             measure_once(config.data_dir)
 
@@ -151,6 +155,21 @@ class InferenceSession(_Session):
 
     def get_providers(self) -> list[str]:
         return ["TierupExecutionProvider", "CPUExecutionProvider"]
+
+
+def _compiled(imported: Imported) -> tuple[Plan, _native.Program]:
+    """The plan with kernels, compiled here and now: callers that force a tier wait for it."""
+    from tierup.codegen.target import target_of  # LLVM takes a tenth of a second to import
+    from tierup.runtime.compiled import compile_plan
+    from tierup.runtime.kernels import publish
+
+    target = target_of(identify())
+    if target is None:
+        raise ConfigError("force_tier needs a processor with AVX2 and FMA, or NEON; this one has neither")
+    compiled = compile_plan(imported.graph, imported.weights, target)
+    program = executable(compiled.plan, imported.weights)
+    publish(program, compiled.programs, target)
+    return compiled.plan, program
 
 
 def _dims(type: Type, names: dict[int, str]) -> tuple[int | str | None, ...] | None:

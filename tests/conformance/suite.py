@@ -20,6 +20,7 @@ import tierup.backend
 from tierup.errors import UnsupportedError
 
 KNOWN_FAILURES = Path(__file__).with_name("known_failures.txt")
+KNOWN_FAILURES_COMPILED = Path(__file__).with_name("known_failures_compiled.txt")  # further ones from tier 1 on
 
 
 class _Recording(tierup.backend.TierupBackend):
@@ -58,9 +59,10 @@ class Tally:
         return new + fixed + [line for line in gone if line.split()[0] not in self.passed]
 
 
-def known_failures() -> dict[str, str]:
+def known_failures(tier: int = 0) -> dict[str, str]:
     """Test name -> reason, from lines of `name: reason`."""
-    lines = [line for line in KNOWN_FAILURES.read_text().splitlines() if line and not line.startswith("#")]
+    text = KNOWN_FAILURES.read_text() + (KNOWN_FAILURES_COMPILED.read_text() if tier else "")
+    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
     return dict(line.split(": ", 1) for line in lines)
 
 

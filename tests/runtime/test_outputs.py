@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.runtime.programs import ANY, BFLOAT16, F32, calling, copying, passing, program, runner, tensor
+from tests.runtime.programs import ANY, BFLOAT16, F32, Recorder, calling, copying, passing, program, runner, tensor
 
 from tierup.errors import InputError
-from tierup.plan.program import Assembler, StepCode
+from tierup.plan.program import Assembler, DimCode, StepCode
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
 
@@ -29,6 +29,53 @@ def test_an_input_is_copied() -> None:
     result = passing()(x=X)["y"]
     assert owns(result)
     assert not np.shares_memory(result, X)
+
+
+def viewing(sizes: list[int], first: StepCode = StepCode.MOVE) -> Recorder:
+    """y = x under another shape, after a move or a copy."""
+    code = Assembler("view", 3)
+    dims = [code.dim() for _ in sizes]
+    code.dims(*((DimCode.CONST, dim, size) for dim, size in zip(dims, sizes, strict=True)))
+    code.emit(first, 1, 0)
+    code.emit(StepCode.VIEW, 2, 1, dims)
+    return runner([tensor("x")], ["y"], program((code, (0,), (2,))))
+
+
+@pytest.mark.parametrize("first", [StepCode.MOVE, StepCode.COPY])
+@pytest.mark.parametrize("x", [X, X.T, X[::-1], X[:, 1:2].repeat(3, 1)], ids=["dense", "turned", "reversed", "fresh"])
+def test_a_view_of_an_input_is_copied(x: Any, first: StepCode) -> None:
+    before = x.copy()
+    result = viewing([3, 1, 2], first)(x=x)["y"]
+    np.testing.assert_array_equal(result, before.reshape(3, 1, 2))
+    assert owns(result)
+    assert not np.shares_memory(result, x)
+    result[:] = 9
+    np.testing.assert_array_equal(x, before)
+
+
+def test_views_as_a_scalar_and_of_nothing() -> None:
+    scalar = viewing([])(x=np.ones((1, 1), np.float32))["y"]
+    assert scalar.shape == ()
+    assert scalar == 1
+    assert viewing([4, 0])(x=np.ones((0, 3), np.float32))["y"].shape == (4, 0)
+
+
+def test_a_source_and_its_view_as_two_outputs() -> None:
+    code = Assembler("both", 3)
+    size = code.dim()
+    code.dims((DimCode.CONST, size, 6))
+    code.emit(StepCode.COPY, 1, 0)
+    code.emit(StepCode.VIEW, 2, 1, [size])
+    result = runner([tensor("x")], ["a", "b"], program((code, (0,), (1, 2))))(x=X)
+    assert owns(result["a"])
+    assert owns(result["b"])
+    assert not np.shares_memory(result["a"], result["b"])
+
+
+def test_a_view_with_another_count_is_an_error() -> None:
+    message = r"function 0, step 2 \(view\): value 1 has 6 elements, but the dims say 8"
+    with pytest.raises(InputError, match=message):
+        viewing([2, 4])(x=X)
 
 
 def test_a_temporary_input_is_copied() -> None:

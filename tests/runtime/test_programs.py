@@ -125,7 +125,7 @@ def kernel_program(slots: int = 1) -> _native.Program:
     code.dims((DimCode.OF, size, 0, 0), (DimCode.CONST, offset, 64), (DimCode.CONST, arena, 4096))
     code.emit(StepCode.ARENA, arena)
     code.emit(StepCode.ALLOC, 1, F32, 1, offset, [size])
-    code.emit(StepCode.KERNEL, 0, [0, 1], [size], -1, size, 8)
+    code.emit(StepCode.KERNEL, 0, [0, 1], [size], -1, size, size)
     return program((code, (0,), (1,)), slots=slots)
 
 

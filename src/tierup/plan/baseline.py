@@ -10,32 +10,32 @@ from collections.abc import Sequence
 
 from tierup.ir.graph import Graph, Node
 from tierup.ir.types import DType, TensorType, Type
-from tierup.plan.program import ABSENT, Assembler, DimCode, Function, Plan, StepCode
+from tierup.plan.program import ABSENT, Assembler, Constant, DimCode, Function, Plan, StepCode
 
 _FOREVER = 2**63 - 1  # a loop without a trip count
 
 
 def baseline(graph: Graph) -> Plan:
     """The tier 0 plan of an imported graph."""
-    compiler = _Compiler()
+    compiler = PlanCompiler()
     compiler.function(graph)
     return Plan(tuple(compiler.functions), tuple(compiler.callouts), tuple(compiler.constants))
 
 
-class _Compiler:
+class PlanCompiler:
     """Collects the functions, call-outs and constants of one plan."""
 
     def __init__(self) -> None:
         self.functions: list[Function] = []
         self.callouts: list[Node] = []
-        self.constants: dict[str, int] = {}
+        self.constants: dict[Constant, int] = {}
 
     def function(self, graph: Graph) -> int:
         """Compile `graph` and return its number; the outermost graph is function 0."""
         index = len(self.functions)
         assembler = Assembler(graph.name, len(graph.values))
         self.functions.append(assembler.finish((), ()))  # keeps the number while bodies inside it take theirs
-        _FunctionCompiler(self, graph, assembler).compile()
+        FunctionCompiler(self, graph, assembler).compile()
         self.functions[index] = assembler.finish(graph.inputs, graph.outputs)
         return index
 
@@ -47,48 +47,48 @@ class _Compiler:
         return self.constants.setdefault(digest, len(self.constants))
 
 
-class _FunctionCompiler:
+class FunctionCompiler:
     """Writes the steps of one graph."""
 
-    def __init__(self, compiler: _Compiler, graph: Graph, assembler: Assembler) -> None:
-        self._compiler = compiler
-        self._graph = graph
-        self._out = assembler
-        self._weights = dict(graph.weights)  # not bound to their registers yet
+    def __init__(self, compiler: PlanCompiler, graph: Graph, assembler: Assembler) -> None:
+        self.compiler = compiler
+        self.graph = graph
+        self.out = assembler
+        self.weights = dict(graph.weights)  # not bound to their registers yet
 
     def compile(self) -> None:
         last = self._last_uses()
-        for value, digest in self._graph.defaults:
-            self._out.emit(StepCode.DEFAULT, value, self._compiler.constant(digest))
-        for index, node in enumerate(self._graph.nodes):
+        for value, digest in self.graph.defaults:
+            self.out.emit(StepCode.DEFAULT, value, self.compiler.constant(digest))
+        for index, node in enumerate(self.graph.nodes):
             for used in node.inputs:
-                self._bind(used)
-            self._node(node)
+                self.bind(used)
+            self.node(node)
             for done in last.get(index, ()):
-                self._out.emit(StepCode.FREE, done)
-        for value in self._graph.outputs:
-            self._bind(value)
+                self.out.emit(StepCode.FREE, done)
+        for value in self.graph.outputs:
+            self.bind(value)
 
-    def _bind(self, value: int | None) -> None:
-        digest = self._weights.pop(value, None) if value is not None else None
+    def bind(self, value: int | None) -> None:
+        digest = self.weights.pop(value, None) if value is not None else None
         if digest is not None and value is not None:
-            self._out.emit(StepCode.CONSTANT, value, self._compiler.constant(digest))
+            self.out.emit(StepCode.CONSTANT, value, self.compiler.constant(digest))
 
     def _last_uses(self) -> dict[int, list[int]]:
         """Node index -> values that nothing needs after it."""
         last: dict[int, int] = {}
-        for index, node in enumerate(self._graph.nodes):
+        for index, node in enumerate(self.graph.nodes):
             for value in (*node.inputs, *node.outputs):
                 if value is not None:
                     last[value] = index
-        for value in self._graph.outputs:
+        for value in self.graph.outputs:
             last.pop(value, None)
         by_node: dict[int, list[int]] = {}
         for value, index in last.items():
             by_node.setdefault(index, []).append(value)
         return by_node
 
-    def _node(self, node: Node) -> None:
+    def node(self, node: Node) -> None:
         if node.op == "onnx.If":
             self._if(node)
         elif node.op == "onnx.Loop" and self._stackable(node, len(node.inputs) - node.attrs["captures"] - 1):
@@ -96,10 +96,10 @@ class _FunctionCompiler:
         elif node.op == "onnx.Scan" and node.version > 8 and self._stackable(node, self._n_states(node)):
             self._scan(node)
         elif node.op == "onnx.Identity":
-            self._out.emit(StepCode.MOVE, _register(node.outputs[0]), _register(node.inputs[0]))
+            self.out.emit(StepCode.MOVE, _register(node.outputs[0]), _register(node.inputs[0]))
         else:
-            callout = self._compiler.callout(node)
-            self._out.emit(StepCode.CALLOUT, callout, _registers(node.inputs), _registers(node.outputs))
+            callout = self.compiler.callout(node)
+            self.out.emit(StepCode.CALLOUT, callout, _registers(node.inputs), _registers(node.outputs))
 
     def _stackable(self, node: Node, first: int) -> bool:
         """Whether the body's outputs from `first` on are tensors that native code can join; strings are not."""
@@ -115,16 +115,16 @@ class _FunctionCompiler:
         assert then is not None
         assert other is not None
         captures, outputs = _registers(node.inputs[1:]), _registers(node.outputs)
-        to_else = self._out.emit(StepCode.BRANCH, _register(node.inputs[0]), 0)
-        self._out.emit(StepCode.CALL, self._compiler.function(then), captures, _padded(outputs, then))
-        to_end = self._out.emit(StepCode.JUMP, 0)
-        self._out.land(to_else)
-        self._out.emit(StepCode.CALL, self._compiler.function(other), captures, _padded(outputs, other))
-        self._out.land(to_end)
+        to_else = self.out.emit(StepCode.BRANCH, _register(node.inputs[0]), 0)
+        self.out.emit(StepCode.CALL, self.compiler.function(then), captures, _padded(outputs, then))
+        to_end = self.out.emit(StepCode.JUMP, 0)
+        self.out.land(to_else)
+        self.out.emit(StepCode.CALL, self.compiler.function(other), captures, _padded(outputs, other))
+        self.out.land(to_end)
 
     def _loop(self, node: Node) -> None:
         """while i < limit and going: going, *carried, *items = body(i, going, *carried, *captures)"""
-        out, body = self._out, node.graph("body")
+        out, body = self.out, node.graph("body")
         assert body is not None
         split = len(node.inputs) - node.attrs["captures"]
         initial, captures = node.inputs[2:split], _registers(node.inputs[split:])
@@ -147,7 +147,7 @@ class _FunctionCompiler:
         out.dims((DimCode.LT, more, step, limit))
         ends = [out.emit(StepCode.BRANCH_DIM, more, 0), out.emit(StepCode.BRANCH, going, 0)]
         out.emit(StepCode.SCALAR, iteration, DType.I64.code, step)
-        function = self._compiler.function(body)
+        function = self.compiler.function(body)
         out.emit(StepCode.CALL, function, [iteration, going, *carried, *captures], [going, *carried, *items])
         for item, collected in zip(items, lists, strict=True):
             out.emit(StepCode.PUSH, collected, item)
@@ -164,7 +164,7 @@ class _FunctionCompiler:
 
     def _scan(self, node: Node) -> None:
         """for i in range(length): *states, *items = body(*states, *slices(i), *captures)"""
-        out, body = self._out, node.graph("body")
+        out, body = self.out, node.graph("body")
         assert body is not None
         n_states, n_scans = self._n_states(node), int(node.attrs["num_scan_inputs"])
         scanned = _registers(node.inputs[n_states : n_states + n_scans])
@@ -192,7 +192,7 @@ class _FunctionCompiler:
         end = out.emit(StepCode.BRANCH_DIM, more, 0)
         for slot, value, axis, reverse in zip(slices, scanned, in_axes, backward, strict=True):
             out.emit(StepCode.INDEX, slot, value, axis, back if reverse else step)
-        function = self._compiler.function(body)
+        function = self.compiler.function(body)
         out.emit(StepCode.CALL, function, [*states, *slices, *captures], [*states, *items])
         for item, collected in zip(items, lists, strict=True):
             out.emit(StepCode.PUSH, collected, item)
@@ -215,7 +215,7 @@ class _FunctionCompiler:
 
     def _front(self, value: int, axis: int) -> int:
         """`axis` counted from the front; the native step takes no other."""
-        type = self._graph.type(value)
+        type = self.graph.type(value)
         assert isinstance(type, TensorType)
         return axis if axis >= 0 or type.shape is None else axis + len(type.shape)
 
@@ -225,14 +225,14 @@ class _FunctionCompiler:
         assert isinstance(type, TensorType)
         dims = []
         for dim in type.shape or ():
-            register = self._out.dim()
-            self._out.dims((DimCode.CONST, register, dim if isinstance(dim, int) else 0))
+            register = self.out.dim()
+            self.out.dims((DimCode.CONST, register, dim if isinstance(dim, int) else 0))
             dims.append(register)
-        self._out.emit(StepCode.STACK, value, collected, axis, int(reverse), type.dtype.code, dims)
+        self.out.emit(StepCode.STACK, value, collected, axis, int(reverse), type.dtype.code, dims)
 
     def _drop(self, registers: Sequence[int]) -> None:
         for register in registers:
-            self._out.emit(StepCode.FREE, register)
+            self.out.emit(StepCode.FREE, register)
 
 
 def _is_native(type: Type) -> bool:

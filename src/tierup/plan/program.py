@@ -58,18 +58,20 @@ class StepCode(IntEnum):
     STACK = 15
     ARENA = 16
     DEFAULT = 17
+    VIEW = 18
 
 
+Constant = str | tuple[str, int]
 ABSENT = -1  # an input that is left out, or an output that nobody wants
 
 # What the operands of each step are, for the printer: v value, d dim, n literal, t target, f function, c call-out,
 # k constant, s slot; capital letters are lists.
 _OPERANDS = {
     StepCode.DIMS: "nn", StepCode.ALLOC: "vnndD", StepCode.CONSTANT: "vk", StepCode.CALLOUT: "cVV",
-    StepCode.KERNEL: "sVDddn", StepCode.COPY: "vv", StepCode.MOVE: "vv", StepCode.FREE: "v", StepCode.JUMP: "t",
+    StepCode.KERNEL: "sVDddd", StepCode.COPY: "vv", StepCode.MOVE: "vv", StepCode.FREE: "v", StepCode.JUMP: "t",
     StepCode.BRANCH: "vt", StepCode.BRANCH_DIM: "dt", StepCode.CALL: "fVV", StepCode.SCALAR: "vnd",
     StepCode.INDEX: "vvnd", StepCode.PUSH: "vv", StepCode.STACK: "vvnnnD", StepCode.ARENA: "d",
-    StepCode.DEFAULT: "vk",
+    StepCode.DEFAULT: "vk", StepCode.VIEW: "vvD",
 }  # fmt: skip
 
 
@@ -92,11 +94,14 @@ class Function:
 
 @dataclass(frozen=True)
 class Plan:
-    """Function 0 answers calls. `callouts` are the nodes that run in Python, `constants` digests of weights."""
+    """Function 0 answers calls. `callouts` are the nodes that run in Python.
+
+    `constants` are digests of weights, or (digest, width): that matrix packed in panels of as many columns.
+    """
 
     functions: tuple[Function, ...]
     callouts: tuple[Node, ...]
-    constants: tuple[str, ...]
+    constants: tuple[Constant, ...]
     slots: int = 0
 
     def __repr__(self) -> str:
@@ -188,5 +193,6 @@ def _print_operand(kind: str, operand: int, plan: Plan) -> str:
         node = plan.callouts[operand]
         return f"{node.op}@{node.version}"
     if kind == "k":
-        return f"@{plan.constants[operand][:12]}"
+        constant = plan.constants[operand]
+        return f"@{constant[:12]}" if isinstance(constant, str) else f"@{constant[0][:12]} in panels of {constant[1]}"
     return {"t": "-> ", "f": "function ", "s": "slot ", "n": ""}.get(kind, kind) + str(operand)

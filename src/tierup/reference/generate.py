@@ -15,6 +15,8 @@ from tierup.ir.types import Array, DType, dtype_from_code
 from tierup.reference.cast import convert, dtype_of
 from tierup.reference.precision import down, up
 
+_MOST_ELEMENTS = 1 << 59  # of eight bytes, what an address can reach
+
 
 def _dtype(node: Node, name: str, like: Array | None = None) -> DType:
     code = node.attrs.get(name)
@@ -83,6 +85,8 @@ def range_(node: Node, start: Array, limit: Array, delta: Array) -> Array:
     """start + i · delta: integers in their own type, floats in f64 and rounded once."""
     first, last, step = (up(x).item() for x in (start, limit, delta))
     count = range_count(first, last, step)
+    if count > _MOST_ELEMENTS:  # near 2^63, NumPy's arange gives an empty array instead of an error
+        raise ValueError(f"a range of {count} elements is too large for memory")
     work = np.int64 if start.dtype.kind == "i" else np.float64
     return down(first + np.arange(count, dtype=work) * step, start.dtype)
 

@@ -54,20 +54,22 @@ class OneBlasThread:
             from threadpoolctl import ThreadpoolController  # late: it looks at every loaded library
 
             self._libraries = ThreadpoolController().select(user_api="blas").lib_controllers
-        self._before = [(library, library.get_num_threads()) for library in self._libraries]
+        if not self._before:  # otherwise the last restore was interrupted
+            self._before = [(library, library.get_num_threads()) for library in self._libraries]
         for library in self._libraries:
             _set_threads(library, 1)
 
     def _restore(self) -> None:
         for library, threads in self._before:
             _set_threads(library, threads)
+        self._before = []
 
 
 def _set_threads(library: Any, threads: int) -> None:
     """Set a library's threads, whichever thread set them last.
 
-    From 3.7 on, threadpoolctl lets a single thread change OpenBLAS's process-wide number and ignores all others. Here
-    the first to come limits and the last to leave restores, and these are rarely the same.
+    Newer versions of threadpoolctl let a single thread change OpenBLAS's process-wide number and ignore all
+    others. Here the first to come limits and the last to leave restores, and these are rarely the same.
     """
     release = getattr(library, "clear_controlling_thread", lambda force: None)
     release(force=True)

@@ -14,7 +14,7 @@ from tierup.ir.build import GraphBuilder
 from tierup.ir.dims import DimError
 from tierup.ir.graph import Attrs, Graph, Node, Value, ValueId, Weights
 from tierup.ir.infer import InferError, Out
-from tierup.ir.ops import lookup
+from tierup.ir.ops import Kind, lookup
 from tierup.ir.types import Dim, DType, Shape, Sym, TensorType, Type
 
 Values = Sequence[ValueId | None]
@@ -197,13 +197,13 @@ def walk(graph: Graph, weights: Weights, rules: Sequence[Rule]) -> Walked:
     for node in graph.nodes:
         if not any(value in used for value in node.outputs):
             continue
-        inner = [(name, walk(body, weights, rules)) for name, body in node.graphs]
+        inner = [(name, walk(body, weights, rules)) for name, body in node.graphs if _runs_bodies(node)]
         changes += sum(walked.changes for _, walked in inner)
         node = replace(
             node,
             inputs=tuple(map(new, node.inputs)),
             outputs=_wanted(node, used),
-            graphs=tuple((name, walked.graph) for name, walked in inner),
+            graphs=tuple((name, walked.graph) for name, walked in inner) or node.graphs,
         )
         replaced = _ask(out, rules, node)
         changes += replaced is not None
@@ -254,6 +254,12 @@ def live(graph: Graph) -> set[ValueId]:
         if any(value in used for value in node.outputs):
             used.update(value for value in node.inputs if value is not None)
     return used
+
+
+def _runs_bodies(node: Node) -> bool:
+    """Whether bodies are code that runs as it is; Gradient's is differentiated, and stays as the model wrote it."""
+    row = lookup(node.op)
+    return row is not None and row.kind is Kind.CONTROL
 
 
 def _wanted(node: Node, used: set[ValueId]) -> tuple[ValueId | None, ...]:

@@ -10,7 +10,7 @@ import numpy as np
 from tierup import _native
 from tierup.ir.graph import Graph, Node, Weights
 from tierup.ir.types import Array
-from tierup.plan.program import Plan
+from tierup.plan.program import Constant, Plan
 from tierup.reference.bind import bind
 from tierup.reference.control import CONTROL
 from tierup.reference.evaluate import evaluate
@@ -25,7 +25,7 @@ def executable(plan: Plan, weights: Weights) -> _native.Program:
     return _native.Program(
         functions=[function.native() for function in plan.functions],
         callouts=[_callout(node, run_graph) for node in plan.callouts],
-        constants=[_aligned(weights[digest]) for digest in plan.constants],
+        constants=[_constant(constant, weights) for constant in plan.constants],
         slots=plan.slots,
     )
 
@@ -40,6 +40,27 @@ def _callout(node: Node, run_graph: Callable[[Graph, Sequence[Any]], list[Any]])
         return tuple(control(node, list(inputs), run_graph))[: len(node.outputs)]
 
     return call
+
+
+def _constant(constant: Constant, weights: Weights) -> Array:
+    if isinstance(constant, str):
+        return _aligned(weights[constant])
+    digest, width = constant
+    return pack_panels(weights[digest], width)
+
+
+def pack_panels(matrix: Array, width: int) -> Array:
+    """[K, N] as [panels, K, width], the last panel filled up with zeros, on a 64-byte border."""
+    rows, columns = matrix.shape
+    panels = -(-columns // width)
+    raw = np.zeros(panels * rows * width * matrix.itemsize + 64, np.uint8)
+    start = -raw.ctypes.data % 64
+    packed = raw[start : raw.size - 64 + start].view(matrix.dtype).reshape(panels, rows, width)
+    whole = columns // width
+    packed[:whole] = matrix[:, : whole * width].reshape(rows, whole, width).transpose(1, 0, 2)
+    if whole < panels:
+        packed[whole, :, : columns - whole * width] = matrix[:, whole * width :]
+    return packed
 
 
 def _aligned(array: Array) -> Array:

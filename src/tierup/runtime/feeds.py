@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from tierup.errors import InputError
@@ -105,13 +106,16 @@ def _tensor(where: str, dtype: DType, value: Any) -> Array:
     if given is dtype:
         return array.astype(dtype.numpy, copy=False)  # to this machine's byte order
     if not isinstance(value, np.ndarray) and _is_python_data(value) and _same_kind(array, dtype):
-        return array.astype(dtype.numpy)  # Python's numbers have no width of their own
+        with np.errstate(over="ignore"):  # a float that is too large is infinite, as it is in NumPy's own arrays
+            return array.astype(dtype.numpy)  # Python's numbers have no width of their own
     raise InputError(f"{where} must be {dtype.numpy.name}, but is {array.dtype.name}")
 
 
 def _as_array(where: str, value: Any) -> Array:
+    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+        raise InputError(f"{where} is a masked array with masked elements; fill them first")
     if isinstance(value, np.ndarray):
-        return value
+        return np.asarray(value)  # subclasses (memory maps, matrices) as what they are underneath
     try:
         if hasattr(value, "__dlpack__") and not isinstance(value, np.generic):
             return np.from_dlpack(value)
@@ -129,8 +133,8 @@ def _same_kind(array: Array, dtype: DType) -> bool:
         return True
     kind = array.dtype.kind
     if kind in "iu" and dtype.is_integer:
-        info = np.iinfo(dtype.numpy) if dtype.bits >= 8 else None
-        return info is None or bool(info.min <= array.min() and array.max() <= info.max)
+        info = ml_dtypes.iinfo(dtype.numpy)  # type: ignore[no-untyped-call]  # it ships no types
+        return bool(info.min <= array.min() and array.max() <= info.max)
     return (
         (kind in "iuf" and dtype.is_float)
         or (kind == "b" and dtype is DType.BOOL)

@@ -1,0 +1,1 @@
+"""Tile programs become machine code."""

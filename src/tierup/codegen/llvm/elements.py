@@ -1,0 +1,161 @@
+"""Elements of each dtype in LLVM: in memory, in registers, and the ways between."""
+
+from __future__ import annotations
+
+from tierup.codegen.llvm.writer import Writer
+from tierup.ir.types import DType
+
+# In registers; f16 and bf16 are computed in f32 and appear in memory only.
+_REGISTER = {
+    DType.F32: "float", DType.F64: "double", DType.BOOL: "i1", DType.I8: "i8", DType.U8: "i8", DType.I16: "i16",
+    DType.U16: "i16", DType.I32: "i32", DType.U32: "i32", DType.I64: "i64", DType.U64: "i64",
+}  # fmt: skip
+_MEMORY = {**_REGISTER, DType.BOOL: "i8", DType.F16: "half", DType.BF16: "i16"}
+_SUFFIX = {"float": "f32", "double": "f64", "half": "f16"}
+
+
+def register_type(dtype: DType, lanes: int) -> str:
+    """LLVM's type of a value; one lane is a scalar."""
+    return vector(_REGISTER[dtype], lanes)
+
+
+def memory_type(dtype: DType, lanes: int) -> str:
+    """LLVM's type of the same elements in memory."""
+    return vector(_MEMORY[dtype], lanes)
+
+
+def element_bytes(dtype: DType) -> int:
+    """Bytes of one element in memory."""
+    return dtype.numpy.itemsize
+
+
+def vector(element: str, lanes: int) -> str:
+    return element if lanes == 1 else f"<{lanes} x {element}>"
+
+
+def mangled(kind: str) -> str:
+    """How intrinsics are named after a type: `v16f32`, `i64`, `f32`."""
+    if kind.startswith("<"):
+        count, _, element = kind[1:-1].split(" ")
+        return f"v{count}{_SUFFIX.get(element, element)}"
+    return _SUFFIX.get(kind, kind)
+
+
+def literal(dtype: DType, value: float, lanes: int) -> str:
+    """A constant as text, in as many lanes."""
+    if dtype in (DType.F32, DType.F64):
+        text = _float_text(dtype, value)
+    elif dtype is DType.BOOL:
+        text = "true" if value else "false"
+    else:
+        bits = dtype.bits
+        text = str((int(value) + (1 << bits - 1)) % (1 << bits) - (1 << bits - 1))
+    if lanes == 1:
+        return text
+    element = _REGISTER[dtype]
+    return "<" + ", ".join([f"{element} {text}"] * lanes) + ">"
+
+
+def _float_text(dtype: DType, value: float) -> str:
+    """LLVM takes floats exactly as the bits of a double."""
+    import numpy as np
+
+    rounded = np.float32(value) if dtype is DType.F32 else np.float64(value)
+    return f"0x{np.float64(rounded).view(np.uint64):016X}"
+
+
+def from_memory(writer: Writer, value: str, stored: DType, wanted: DType, lanes: int) -> str:
+    """An element as it was loaded, as a value of the dtype to compute in."""
+    if stored is DType.BOOL:
+        value = writer.value(f"icmp ne {memory_type(stored, lanes)} {value}, {zero(stored, lanes)}")
+        return convert(writer, value, DType.BOOL, wanted, lanes)
+    if stored is DType.F16:
+        wide = writer.value(f"fpext {memory_type(stored, lanes)} {value} to {register_type(DType.F32, lanes)}")
+        return convert(writer, wide, DType.F32, wanted, lanes)
+    if stored is DType.BF16:
+        ints = vector("i32", lanes)
+        wide = writer.value(f"zext {memory_type(stored, lanes)} {value} to {ints}")
+        high = writer.value(f"shl {ints} {wide}, {literal(DType.I32, 16, lanes)}")
+        value = writer.value(f"bitcast {ints} {high} to {register_type(DType.F32, lanes)}")
+        return convert(writer, value, DType.F32, wanted, lanes)
+    return convert(writer, value, stored, wanted, lanes)
+
+
+def zero(dtype: DType, lanes: int) -> str:
+    """Zero as it lies in memory."""
+    return "0" if lanes == 1 else "zeroinitializer"
+
+
+def to_memory(writer: Writer, value: str, computed: DType, stored: DType, lanes: int) -> str:
+    """A value as it is stored."""
+    if stored is DType.BOOL:
+        value = convert(writer, value, computed, DType.BOOL, lanes)
+        return writer.value(f"zext {register_type(DType.BOOL, lanes)} {value} to {memory_type(stored, lanes)}")
+    if stored is DType.F16:
+        value = convert(writer, value, computed, DType.F32, lanes)
+        return writer.value(f"fptrunc {register_type(DType.F32, lanes)} {value} to {memory_type(stored, lanes)}")
+    if stored is DType.BF16:
+        return _round_to_bf16(writer, convert(writer, value, computed, DType.F32, lanes), lanes)
+    return convert(writer, value, computed, stored, lanes)
+
+
+def _round_to_bf16(writer: Writer, value: str, lanes: int) -> str:
+    """The upper half, rounded to nearest even by adding 0x7FFF and the lowest kept bit; NaN stays a quiet NaN."""
+    floats, ints = register_type(DType.F32, lanes), vector("i32", lanes)
+    bits = writer.value(f"bitcast {floats} {value} to {ints}")
+    upper = writer.value(f"lshr {ints} {bits}, {literal(DType.I32, 16, lanes)}")
+    odd = writer.value(f"and {ints} {upper}, {literal(DType.I32, 1, lanes)}")
+    bias = writer.value(f"add {ints} {odd}, {literal(DType.I32, 0x7FFF, lanes)}")
+    rounded = writer.value(f"add {ints} {bits}, {bias}")
+    kept = writer.value(f"lshr {ints} {rounded}, {literal(DType.I32, 16, lanes)}")
+    quiet = writer.value(f"or {ints} {upper}, {literal(DType.I32, 0x40, lanes)}")
+    nan = writer.value(f"fcmp uno {floats} {value}, {value}")
+    chosen = writer.value(f"select {vector('i1', lanes)} {nan}, {ints} {quiet}, {ints} {kept}")
+    return writer.value(f"trunc {ints} {chosen} to {vector('i16', lanes)}")
+
+
+def convert(writer: Writer, value: str, source: DType, wanted: DType, lanes: int) -> str:
+    """Between dtypes that registers hold, as `core.cast` defines it."""
+    if source is wanted:
+        return value
+    before, after = register_type(source, lanes), register_type(wanted, lanes)
+    if wanted is DType.BOOL:
+        nought = literal(source, 0, lanes)
+        return writer.value(f"{'fcmp une' if source.is_float else 'icmp ne'} {before} {value}, {nought}")
+    if source.is_float and wanted.is_float:
+        return writer.value(f"{'fpext' if wanted is DType.F64 else 'fptrunc'} {before} {value} to {after}")
+    if source.is_float:
+        return _float_to_integer(writer, value, source, wanted, lanes)
+    signed = source.is_signed
+    if wanted.is_float:
+        return writer.value(f"{'sitofp' if signed else 'uitofp'} {before} {value} to {after}")
+    bits = 1 if source is DType.BOOL else source.bits
+    if bits == wanted.bits:
+        return value
+    word = "trunc" if bits > wanted.bits else "sext" if signed else "zext"
+    return writer.value(f"{word} {before} {value} to {after}")
+
+
+def _float_to_integer(writer: Writer, value: str, source: DType, wanted: DType, lanes: int) -> str:
+    """As `reference/cast.py`: through i32, or i64 for 64-bit results, and then the low bits."""
+    carrier = DType.I64 if wanted.bits == 64 else DType.I32
+    if wanted not in (DType.U32, DType.U64):
+        return convert(writer, _truncated(writer, value, source, carrier, lanes), carrier, wanted, lanes)
+    # the upper half of an unsigned range: less half, and the top bit flipped afterwards
+    floats, ints, truth = register_type(source, lanes), register_type(carrier, lanes), vector("i1", lanes)
+    half = literal(source, 2.0 ** (carrier.bits - 1), lanes)
+    upper = writer.value(f"fcmp oge {floats} {value}, {half}")
+    lower = writer.value(f"fsub {floats} {value}, {half}")
+    reduced = writer.value(f"select {truth} {upper}, {floats} {lower}, {floats} {value}")
+    exact = _truncated(writer, reduced, source, carrier, lanes)
+    flipped = writer.value(f"xor {ints} {exact}, {literal(carrier, -(2 ** (carrier.bits - 1)), lanes)}")
+    return writer.value(f"select {truth} {upper}, {ints} {flipped}, {ints} {exact}")
+
+
+def _truncated(writer: Writer, value: str, source: DType, carrier: DType, lanes: int) -> str:
+    """Towards zero; the carrier's least value for NaN and for what does not fit."""
+    floats, ints, truth = register_type(source, lanes), register_type(carrier, lanes), vector("i1", lanes)
+    half = 2.0 ** (carrier.bits - 1)
+    exact = writer.call(ints, f"llvm.fptosi.sat.{mangled(ints)}.{mangled(floats)}", (floats, value))
+    below = writer.value(f"fcmp olt {floats} {value}, {literal(source, half, lanes)}")
+    return writer.value(f"select {truth} {below}, {ints} {exact}, {ints} {literal(carrier, -half, lanes)}")

@@ -1,0 +1,47 @@
+"""What code is made for: the machine as the emitter sees it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tierup.profile.identity import Identity
+
+
+@dataclass(frozen=True)
+class Target:
+    """An instruction set. `triple`, `cpu` and `features` are LLVM's words; everything else follows from the bits."""
+
+    name: str
+    triple: str
+    cpu: str
+    features: str
+    vector_bits: int
+    vector_registers: int
+
+    @property
+    def lanes(self) -> int:
+        """f32 elements in one vector; wider and narrower elements use as many lanes."""
+        return self.vector_bits // 32
+
+
+_X86 = "x86_64-unknown-linux-gnu"
+_AVX2 = "+sse4.2,+avx,+avx2,+fma,+f16c,+bmi,+bmi2"
+_AVX512 = _AVX2 + ",+avx512f,+avx512bw,+avx512cd,+avx512dq,+avx512vl,-prefer-256-bit"
+
+AVX2 = Target("avx2", _X86, "x86-64-v3", _AVX2, 256, 16)
+# LLVM prefers 256-bit registers on some of these machines; here the width is chosen, not guessed.
+AVX512 = Target("avx512", _X86, "x86-64-v4", _AVX512, 512, 32)
+NEON = Target("neon", "aarch64-unknown-linux-gnu", "generic", "+neon", 128, 32)
+
+_NEEDS_AVX512 = {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl", "fma", "f16c", "bmi2"}
+_NEEDS_AVX2 = {"avx2", "fma", "f16c", "bmi2"}
+
+
+def target_of(identity: Identity) -> Target | None:
+    """The best of our targets that this machine can run; None where it has no fused multiply-add of vectors."""
+    features = set(identity.features)
+    if identity.architecture == "aarch64":
+        return NEON
+    if features >= _NEEDS_AVX512:
+        return AVX512
+    return AVX2 if features >= _NEEDS_AVX2 else None

@@ -1,0 +1,33 @@
+"""What a region becomes: a tile program, and what a call passes to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tierup.ir.graph import ValueId
+from tierup.ir.types import Dim
+from tierup.lower.tile import TileProgram
+
+
+@dataclass(frozen=True)
+class Panels:
+    """A constant matrix [K, N] as panels of `width` columns, each [K, width], the last one filled up with zeros."""
+
+    value: ValueId
+    width: int
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A program with the values and sizes that a call binds to its buffers and arguments.
+
+    `steps` is how many grid steps there are, as (extent, step) of each dimension; `grain` how many of them are worth a
+    thread's while; `scratch_bytes` what each thread needs beside its registers.
+    """
+
+    program: TileProgram
+    buffers: tuple[ValueId | Panels, ...]
+    sizes: tuple[Dim, ...]
+    steps: tuple[tuple[Dim, int], ...]
+    grain: Dim
+    scratch_bytes: Dim = 0

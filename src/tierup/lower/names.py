@@ -1,0 +1,31 @@
+"""Fresh names and size arguments for a tile program in the making."""
+
+from __future__ import annotations
+
+from tierup.ir.types import Dim
+from tierup.lower.tile import Arg, Size
+
+
+class Names:
+    """Names that are used once."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def new(self, hint: str = "t") -> str:
+        self._count += 1
+        return f"{hint}{self._count}"
+
+
+class Sizes:
+    """Graph dims as a program's sizes: numbers stay numbers, the others become arguments, each once."""
+
+    def __init__(self) -> None:
+        self.dims: list[Dim] = []
+
+    def of(self, dim: Dim) -> Size:
+        if isinstance(dim, int):
+            return dim
+        if dim not in self.dims:
+            self.dims.append(dim)
+        return Arg(self.dims.index(dim))

@@ -1,0 +1,372 @@
+"""Text -> TileProgram: reads what `text.print_program` writes, and whatever a person writes in the same form.
+
+One line is one statement. Every error is a ValueError that names its line. The text is not trusted: nothing is
+allocated by a number in it, and nesting is bounded. Whether the program means anything, `verify` says.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NoReturn, TypeVar
+
+from tierup.ir.types import DType
+from tierup.lower.tile import (
+    Arg,
+    Buffer,
+    Convert,
+    Dot,
+    Fill,
+    Grid,
+    Index,
+    Load,
+    Loop,
+    Map,
+    Position,
+    Reduce,
+    Size,
+    Statement,
+    Store,
+    Tile,
+    TileProgram,
+)
+
+DEPTH_LIMIT = 100  # nesting of loops that the parser follows; the verifier allows far less
+ARG = re.compile(r"s[0-9]+", re.ASCII)  # how size arguments are written
+KEYWORDS = frozenset(("fill", "load", "position", "convert", "reduce", "dot"))  # maps go by the names of their ops
+
+_DTYPES = {dtype.value: dtype for dtype in DType}
+_Item = TypeVar("_Item")
+_TOKEN = re.compile(
+    r"""\s*(?:
+      (?P<text>"(?:[^"\\]|\\.)*")
+    | (?P<float>-?(?:[0-9]+\.[0-9]+(?:e[+-]?[0-9]+)?|[0-9]+e[+-]?[0-9]+|(?:inf|nan)(?![A-Za-z0-9_])))
+    | (?P<int>-?[0-9]+)
+    | (?P<word>[A-Za-z_][A-Za-z0-9_]*)
+    | (?P<sign>->|[\[\](){}=:,*+<%])
+    )""",
+    re.VERBOSE | re.ASCII,
+)
+_END = ("end", "")
+
+
+class _Line:
+    """The tokens of one line, read from left to right."""
+
+    def __init__(self, number: int, text: str) -> None:
+        self.number, self.tokens, self.at = number, list[tuple[str, str]](), 0
+        position, text = 0, text.rstrip()
+        while position < len(text):
+            found = _TOKEN.match(text, position)
+            if found is None:
+                self.fail(f"'{text[position : position + 20]}' cannot be read")
+            self.tokens.append((str(found.lastgroup), found.group(found.lastgroup or 0)))
+            position = found.end()
+
+    def fail(self, reason: str) -> NoReturn:
+        raise ValueError(f"line {self.number}: {reason}")
+
+    @property
+    def next(self) -> tuple[str, str]:
+        return self.tokens[self.at] if self.at < len(self.tokens) else _END
+
+    def expected(self, what: str) -> NoReturn:
+        found = self.next[1][:40]
+        self.fail(f"expected {what}, found '{found}'" if found else f"expected {what}, but the line ends")
+
+    def take(self, *kinds: str) -> str:
+        """The next token, which must be of one of these kinds."""
+        kind, text = self.next
+        if kind not in kinds:
+            self.expected(f"a {' or a '.join(kinds)}")
+        self.at += 1
+        return text
+
+    def accept(self, text: str) -> bool:
+        """Step over `text` if it comes next."""
+        if self.next[1] != text or self.next[0] not in ("sign", "word"):
+            return False
+        self.at += 1
+        return True
+
+    def expect(self, text: str) -> None:
+        if not self.accept(text):
+            self.expected(f"'{text}'")
+
+    def separated(self, item: Callable[[], _Item]) -> tuple[_Item, ...]:
+        """One or more items between commas."""
+        items = [item()]
+        while self.accept(","):
+            items.append(item())
+        return tuple(items)
+
+    def until(self, close: str, item: Callable[[], _Item]) -> tuple[_Item, ...]:
+        """Any number of items between commas, up to `close`."""
+        if self.accept(close):
+            return ()
+        items = self.separated(item)
+        self.expect(close)
+        return items
+
+    def end(self) -> None:
+        if self.next is not _END:
+            self.fail(f"'{self.next[1][:40]}' is too much")
+
+    def word(self) -> str:
+        """A name, quoted or not."""
+        text = self.take("word", "text")
+        return self.json(text) if text.startswith('"') else text
+
+    def json(self, text: str) -> str:
+        try:
+            return str(json.loads(text, strict=False))
+        except ValueError:
+            self.fail(f"{text[:40]} is no JSON string")
+
+    def value(self) -> str:
+        """`%name`."""
+        self.expect("%")
+        return self.take("int") if self.next[0] == "int" else self.word()
+
+    def values(self) -> tuple[str, ...]:
+        return self.separated(self.value)
+
+    def integer(self) -> int:
+        text = self.take("int")
+        try:
+            return int(text)
+        except ValueError:  # Python reads no number of thousands of digits
+            self.fail(f"'{text[:20]}' is no number")
+
+    def size(self) -> Size:
+        if self.next[0] == "int":
+            return self.integer()
+        if not (self.next[0] == "word" and ARG.fullmatch(self.next[1])):
+            self.expected("a size")
+        return Arg(self.arg_index(self.take("word")))
+
+    def arg_index(self, word: str) -> int:
+        try:
+            return int(word[1:])
+        except ValueError:  # as above
+            self.fail(f"'{word[:20]}' is no size")
+
+    def literal(self) -> float | Arg:
+        kind, text = self.next
+        if kind == "float":
+            self.at += 1
+            return float(text)
+        if text in ("true", "false") and kind == "word":
+            self.at += 1
+            return text == "true"
+        return self.size()
+
+    def plain_literal(self) -> float:
+        value = self.literal()
+        return self.fail("expected a number, not a size") if isinstance(value, Arg) else value
+
+    def dtype(self) -> DType:
+        word = self.take("word")
+        return _DTYPES[word] if word in _DTYPES else self.fail(f"'{word[:40]}' is no dtype")
+
+    def tile(self) -> Tile:
+        dtype = self.dtype()
+        self.expect("[")
+        return Tile(dtype, self.until("]", self.word))
+
+    def buffer(self) -> Buffer:
+        name = self.word()
+        self.expect(":")
+        return Buffer(name, self.dtype(), self.word())
+
+    def range(self) -> tuple[str, Size, int]:
+        """`i < s0 step 4`."""
+        axis = self.word()
+        self.expect("<")
+        extent = self.size()
+        self.expect("step")
+        return axis, extent, self.integer()
+
+    def address(self) -> tuple[str, Index]:
+        """`x[i * s1 + j + 7]`, `x[i + j * 8 starts i * s1]`."""
+        buffer, axes, offset = self.word(), list[tuple[str, Size]](), None
+        self.expect("[")
+        while True:
+            term = self.term()
+            if isinstance(term, tuple):
+                axes.append(term)
+            elif offset is None:
+                offset = term
+            else:
+                self.fail("an address has one offset")
+            if not self.accept("+"):
+                break
+        starts = self.separated(self.start) if self.accept("starts") else ()
+        self.expect("]")
+        return buffer, Index(tuple(axes), 0 if offset is None else offset, starts)
+
+    def start(self) -> tuple[str, Size]:
+        axis = self.word()
+        self.expect("*")
+        return axis, self.size()
+
+    def term(self) -> tuple[str, Size] | Size:
+        kind, text = self.next
+        starred = self.tokens[self.at + 1 : self.at + 2] == [("sign", "*")]
+        if kind == "int" or (kind == "word" and ARG.fullmatch(text) and not starred):
+            return self.size()
+        axis = self.word()
+        return axis, self.size() if self.accept("*") else 1
+
+    def statement(self) -> Statement:
+        """Any statement but a loop."""
+        if self.accept("store"):
+            buffer, index = self.address()
+            self.expect(",")
+            return Store(buffer, index, self.value())
+        out = self.value()
+        self.expect(":")
+        type = self.tile()
+        self.expect("=")
+        keyword = self.next[1] if self.next[0] == "word" else ""
+        op = self.word()
+        if keyword in KEYWORDS:
+            return self.operation(keyword, out, type)
+        return Map(out, type, op, () if self.next is _END else self.values())
+
+    def operation(self, keyword: str, out: str, type: Tile) -> Statement:
+        match keyword:
+            case "fill":
+                return Fill(out, type, self.literal())
+            case "load":
+                buffer, index = self.address()
+                return Load(out, type, buffer, index, self.plain_literal() if self.accept("else") else 0.0)
+            case "position":
+                return Position(out, type, self.word())
+            case "convert":
+                return Convert(out, type, self.value())
+            case "reduce":
+                op, arg = self.word(), self.value()
+                self.expect("over")
+                return Reduce(out, type, op, arg, self.word())
+        args = self.values()
+        if len(args) != 3:
+            self.fail(f"dot takes three values, not {len(args)}")
+        self.expect("over")
+        return Dot(out, type, *args, self.word())
+
+
+@dataclass
+class _OpenLoop:
+    """A loop whose closing brace is still to come."""
+
+    axis: str
+    extent: Size
+    step: int
+    begin: Size
+    exact: bool
+    carried: tuple[tuple[str, str], ...]
+    body: list[Statement] = field(default_factory=list)
+    yields: tuple[str, ...] | None = None
+
+    def close(self, results: tuple[str, ...]) -> Loop:
+        body, yields = tuple(self.body), self.yields or ()
+        return Loop(self.axis, self.extent, self.step, body, self.carried, yields, results, self.begin, self.exact)
+
+
+@dataclass
+class _OpenProgram:
+    """What has been read of a program; `loops` are those that are still open, innermost last."""
+
+    name: str
+    buffers: tuple[Buffer, ...]
+    n_sizes: int
+    vector: tuple[str, ...]
+    grid: list[Grid] = field(default_factory=list)
+    body: list[Statement] = field(default_factory=list)
+    loops: list[_OpenLoop] = field(default_factory=list)
+
+    def read(self, line: _Line) -> TileProgram | None:
+        """Take in one line; the last one gives the program."""
+        if line.accept("}"):
+            return self.close(line)
+        if self.loops and self.loops[-1].yields is not None:
+            line.fail("'yield' is the last line of its loop")
+        if line.accept("grid"):
+            if self.body or self.loops:
+                line.fail("the grid comes before the statements")
+            self.grid.append(Grid(*line.range()))
+        elif line.accept("for"):
+            self.open(line)
+        elif line.accept("yield"):
+            if not self.loops:
+                line.fail("only loops yield")
+            self.loops[-1].yields = line.values()
+        else:
+            self.innermost.append(line.statement())
+        line.end()
+        return None
+
+    @property
+    def innermost(self) -> list[Statement]:
+        return self.loops[-1].body if self.loops else self.body
+
+    def open(self, line: _Line) -> None:
+        axis, extent, step = line.range()
+        begin = line.size() if line.accept("from") else 0
+        exact = line.accept("exact")
+        carried = line.separated(lambda: _carried(line)) if line.accept("carry") else ()
+        line.expect("{")
+        self.loops.append(_OpenLoop(axis, extent, step, begin, exact, carried))
+        if len(self.loops) > DEPTH_LIMIT:
+            line.fail(f"loops are nested more than {DEPTH_LIMIT} deep")
+
+    def close(self, line: _Line) -> TileProgram | None:
+        if self.loops:
+            results = line.values() if line.accept("->") else ()
+            line.end()
+            loop = self.loops.pop().close(results)
+            self.innermost.append(loop)
+            return None
+        line.end()
+        return TileProgram(self.name, self.buffers, self.n_sizes, tuple(self.grid), tuple(self.body), self.vector)
+
+
+def _carried(line: _Line) -> tuple[str, str]:
+    inside = line.value()
+    line.expect("=")
+    return inside, line.value()
+
+
+def _opened(line: _Line) -> _OpenProgram:
+    line.expect("program")
+    name = line.word()
+    line.expect("(")
+    buffers = line.until(")", line.buffer)
+    n_sizes = line.integer() if line.accept("sizes") else 0
+    vector = line.separated(line.word) if line.accept("vector") else ()
+    line.expect("{")
+    line.end()
+    return _OpenProgram(name, buffers, n_sizes, vector)
+
+
+def parse_program(text: str) -> TileProgram:
+    """The program that `text` shows. Raises ValueError that names the line."""
+    pending: _OpenProgram | None = None
+    program: TileProgram | None = None
+    line = _Line(1, "")
+    for number, content in enumerate(text.split("\n"), start=1):
+        line = _Line(number, content)
+        if line.next is _END:
+            continue
+        if program is not None:
+            line.fail("there is more after the program")
+        if pending is None:
+            pending = _opened(line)
+        else:
+            program = pending.read(line)
+    if program is None:
+        line.fail("the text ends before its program does")
+    return program

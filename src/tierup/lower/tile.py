@@ -1,0 +1,221 @@
+"""The tile program: loops over named axes, and operations on the tiles that one step of each loop covers.
+
+A tile's axes are names of loops around it; along each it has as many elements as that loop's step. Operations meet by
+axis name: adding a tile over (i) to one over (i, j) repeats the first along j. Sizes and strides are numbers or `Arg`s,
+the int64 arguments of a call, so one program serves every size; the last step of a loop may be ragged, and then loads
+read nothing and stores write nothing beyond the extent. All addresses are affine: an offset plus, for each axis, the
+element's position times a stride; a stride of 0 repeats, so broadcasting and transposing cost nothing.
+
+    program softmax_rows(x: f32 in, y: f32 out) sizes 2 vector j {
+      grid i < s0 step 1
+      %least : f32[i, j] = fill -inf
+      for j < s1 step 64 carry %m = %least {
+        %v : f32[i, j] = load x[i * s1 + j] else -inf
+        %n : f32[i, j] = max %m, %v
+        yield %n
+      } -> %ms
+      %top : f32[i] = reduce max %ms over j
+      …
+    }
+
+Names of values are unique in a program. All loops over one axis name have one step, so that a tile keeps its size
+where it leaves its loop as a result, or is the initial value of what a loop carries. `reduce` and `dot` leave out what
+lies beyond the edge of a loop around them; outside that loop they take the whole tile. f16 and bf16 exist in memory
+only: they are read as f32 and written from f32.
+
+Register blocking follows from the steps: the LLVM emitter keeps every tile in registers. Packing and prefetching are
+the emitter's and the planner's business.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tierup.ir.types import DType
+
+
+@dataclass(frozen=True, slots=True)
+class Arg:
+    """The k-th size argument of a call."""
+
+    index: int
+
+    def __repr__(self) -> str:
+        return f"s{self.index}"
+
+
+Size = int | Arg
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """Memory that a call passes: elements of one dtype. `mode` is "in", "out" or "scratch" (one for each thread)."""
+
+    name: str
+    dtype: DType
+    mode: str = "in"
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """The type of a value: element dtype and axes, outermost first. No axes: a single element."""
+
+    dtype: DType
+    axes: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"{self.dtype.value}[{', '.join(self.axes)}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """An affine address in elements: offset + Σ position(axis) · stride.
+
+    `axes` names loops around the access. Those that are axes of the tile run over its elements; the others count by
+    their loop's current position alone. `starts` are for packed panels: the named axes' positions count with these
+    strides instead, and only the elements of one step lie by the stride in `axes`.
+    """
+
+    axes: tuple[tuple[str, Size], ...] = ()
+    offset: Size = 0
+    starts: tuple[tuple[str, Size], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Fill:
+    """Every element is `value` (a Python float, int or bool), or a size, converted from i64."""
+
+    out: str
+    type: Tile
+    value: float | Arg
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Elements of a buffer, converted to the tile's dtype. Beyond a ragged edge the tile holds `other`."""
+
+    out: str
+    type: Tile
+    buffer: str
+    index: Index
+    other: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """The position along one axis of a loop around it, as i32 or i64. The tile has this axis alone."""
+
+    out: str
+    type: Tile
+    axis: str
+
+
+@dataclass(frozen=True, slots=True)
+class Map:
+    """`op` on each element; inputs meet by axis name. The ops are those of `MAPS`."""
+
+    out: str
+    type: Tile
+    op: str
+    args: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Convert:
+    """To the tile's dtype: floats to nearest even, floats to integers as `core.cast` says."""
+
+    out: str
+    type: Tile
+    arg: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reduce:
+    """`op` (sum, prod, max, min, and, or) over one axis of a tile."""
+
+    out: str
+    type: Tile
+    op: str
+    arg: str
+    axis: str
+
+
+@dataclass(frozen=True, slots=True)
+class Dot:
+    """acc + Σ over `axis` of a · b; both have the axis, the result has not."""
+
+    out: str
+    type: Tile
+    a: str
+    b: str
+    acc: str
+    axis: str
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """Write a tile, converted to the buffer's dtype. Elements beyond a ragged edge are not written."""
+
+    buffer: str
+    index: Index
+    arg: str
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """A serial loop: position `axis` runs from `begin` to `extent` by `step`. `exact`: the last step is never ragged.
+
+    `carried` are (name inside, initial value); the body's last values, `yields`, come back in the next round, and
+    `results` name them afterwards. In a ragged last round, carried elements beyond the edge keep what they were.
+    """
+
+    axis: str
+    extent: Size
+    step: int
+    body: tuple[Statement, ...]
+    carried: tuple[tuple[str, str], ...] = ()
+    yields: tuple[str, ...] = ()
+    results: tuple[str, ...] = ()
+    begin: Size = 0
+    exact: bool = False
+
+
+Statement = Fill | Load | Position | Map | Convert | Reduce | Dot | Store | Loop
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """One dimension of the parallel iteration space; steps of all dimensions, flattened, are what threads divide."""
+
+    axis: str
+    extent: Size
+    step: int
+
+
+@dataclass(frozen=True)
+class TileProgram:
+    """One kernel. `vector` names the axes whose elements lie side by side in registers."""
+
+    name: str
+    buffers: tuple[Buffer, ...]
+    n_sizes: int
+    grid: tuple[Grid, ...]
+    body: tuple[Statement, ...]
+    vector: tuple[str, ...] = field(default=())
+
+    def __repr__(self) -> str:
+        from tierup.lower.text import print_program  # the text is the repr; text.py knows programs, not the reverse
+
+        return print_program(self)
+
+
+# Number of arguments of each map. Comparisons give bool; `select` takes a bool first; `fma` is a · b + c rounded once.
+MAPS = {
+    "neg": 1, "abs": 1, "not": 1, "floor": 1, "ceil": 1, "round": 1, "sqrt": 1, "exp": 1, "expm1": 1, "log": 1,
+    "log1p": 1, "sin": 1, "cos": 1, "tan": 1, "asin": 1, "acos": 1, "atan": 1, "sinh": 1, "cosh": 1, "tanh": 1,
+    "asinh": 1, "acosh": 1, "atanh": 1, "erf": 1, "add": 2, "sub": 2, "mul": 2, "div": 2, "min": 2, "max": 2, "and": 2,
+    "or": 2, "xor": 2, "shl": 2, "shr": 2, "mod": 2, "fmod": 2, "pow": 2, "eq": 2, "lt": 2, "le": 2, "select": 3,
+    "fma": 3,
+}  # fmt: skip
+COMPARISONS = ("eq", "lt", "le")
+REDUCTIONS = ("sum", "prod", "max", "min", "and", "or")

@@ -1,0 +1,294 @@
+"""Graph -> the compiled plan (tier 1): regions as kernels with open sizes, what is left as call-outs.
+
+In: the graph as imported. Out: a plan, the kernels of its slots, and why nodes stand alone. Sizes are dim code over the
+inputs; values between kernels lie in one arena whose offsets are filled in with each call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from tierup.codegen.target import Target
+from tierup.ir.dims import READS, DimBuilder
+from tierup.ir.graph import Graph, ValueId, Weights
+from tierup.ir.types import Dim, Sym, TensorType
+from tierup.lower.kernel import Kernel, Panels
+from tierup.lower.matmul import lower_matmul
+from tierup.lower.rows import lower_rows
+from tierup.lower.text import print_program
+from tierup.lower.tile import TileProgram
+from tierup.plan.baseline import FunctionCompiler, PlanCompiler
+from tierup.plan.cut import Cut, Region, cut
+from tierup.plan.program import Assembler, DimCode, Plan, StepCode
+from tierup.rewrite.rewrite import lower_to_core
+
+_HEAP, _ARENA = 0, 1
+_ALIGNMENT = 64
+_DIM_CODES = {
+    "add": DimCode.ADD, "sub": DimCode.SUB, "mul": DimCode.MUL, "floordiv": DimCode.FLOORDIV,
+    "ceildiv": DimCode.CEILDIV, "truncdiv": DimCode.TRUNCDIV, "mod": DimCode.MOD, "min": DimCode.MIN,
+    "max": DimCode.MAX, "eq": DimCode.EQ, "lt": DimCode.LT, "select": DimCode.SELECT,
+    "broadcast": DimCode.BROADCAST, "abs": DimCode.ABS, "of": DimCode.OF, "elem": DimCode.ELEM,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A plan with kernels: the programs of its slots, the core graph, and how that was cut."""
+
+    plan: Plan
+    programs: tuple[TileProgram, ...]
+    graph: Graph
+    cut: Cut
+
+
+def compile_plan(imported: Graph, weights: Weights, target: Target) -> Compiled:
+    """Lower to core ops, cut into regions, lower the regions, and write the steps of a call."""
+    graph = lower_to_core(imported, weights)
+    division = cut(graph)
+    compiler = _Compiler(weights, target, division)
+    compiler.function(graph)
+    constants: tuple[str | tuple[str, int], ...] = tuple(compiler.constants)
+    plan = Plan(tuple(compiler.functions), tuple(compiler.callouts), constants, len(compiler.programs))
+    return Compiled(plan, tuple(compiler.programs), graph, division)
+
+
+class _Compiler(PlanCompiler):
+    """Function 0 is compiled; bodies of control flow stay as the baseline has them."""
+
+    def __init__(self, weights: Weights, target: Target, division: Cut) -> None:
+        super().__init__()
+        self.weight_table = weights
+        self.target = target
+        self.division = division
+        self.programs: list[TileProgram] = []
+        self._slots: dict[str, int] = {}
+
+    def function(self, graph: Graph) -> int:
+        if self.functions:
+            return super().function(graph)
+        assembler = Assembler(graph.name, len(graph.values))
+        self.functions.append(assembler.finish((), ()))
+        _FunctionWithKernels(self, graph, assembler).compile()
+        self.functions[0] = assembler.finish(graph.inputs, graph.outputs)
+        return 0
+
+    def slot(self, program: TileProgram) -> int:
+        """Equal programs share a slot."""
+        text = print_program(program)
+        if text not in self._slots:
+            self._slots[text] = len(self.programs)
+            self.programs.append(program)
+        return self._slots[text]
+
+    def panels(self, digest: str, width: int) -> int:
+        """The number of a packed constant."""
+        return self.constants.setdefault((digest, width), len(self.constants))
+
+
+@dataclass
+class _Place:
+    """A stretch of the arena that values take in turn."""
+
+    size: Dim
+    free_from: int
+
+
+@dataclass
+class _Memory:
+    """Where each value between kernels lies: its place's number, and the places' sizes in bytes."""
+
+    place: dict[ValueId, int] = field(default_factory=dict)
+    places: list[_Place] = field(default_factory=list)
+
+
+class _FunctionWithKernels(FunctionCompiler):
+    """Writes the steps of the outermost graph."""
+
+    compiler: _Compiler
+
+    def __init__(self, compiler: _Compiler, graph: Graph, assembler: Assembler) -> None:
+        super().__init__(compiler, graph, assembler)
+        self._division = compiler.division
+        self._dims = DimBuilder(graph.dims)
+        self._registers: dict[Dim, int] = {}
+        self._dense: dict[ValueId, int] = {}
+        self._produced = {value for node in graph.nodes for value in node.outputs if value is not None}
+        self._kernels = [self._lower(unit) for unit in self._division.order]
+        self._native = {v for k in self._kernels if k is not None for v in _results(k)}
+        self._memory = self._plan_memory()
+        self._offsets: list[int] = []
+
+    def compile(self) -> None:
+        for value, digest in self.graph.defaults:
+            self.out.emit(StepCode.DEFAULT, value, self.compiler.constant(digest))
+        self._reserve()
+        for unit, kernel in zip(self._division.order, self._kernels, strict=True):
+            if kernel is not None:
+                self._kernel(kernel)
+            else:
+                assert isinstance(unit, int)
+                node = self.graph.nodes[unit]
+                for used in node.inputs:
+                    self.bind(used)
+                self.node(node)
+        for value in self.graph.outputs:
+            self.bind(value)
+
+    def _lower(self, unit: Region | int) -> Kernel | None:
+        if isinstance(unit, int):
+            return None
+        lower = {"rows": lower_rows, "matmul": lower_matmul}[unit.kind]
+        return lower(self.graph, self.compiler.weight_table, unit, self._dims, self.compiler.target.lanes)
+
+    def _type(self, value: ValueId) -> TensorType:
+        type = self.graph.type(value)
+        assert isinstance(type, TensorType)
+        return type
+
+    def _bytes(self, value: ValueId) -> Dim:
+        type = self._type(value)
+        assert type.shape is not None
+        return self._dims.mul(self._dims.product(type.shape), type.dtype.numpy.itemsize)
+
+    def _from_inputs(self, dim: Dim) -> bool:
+        """Whether a size is known when the call begins."""
+        pending, seen = [dim], set[Dim]()
+        while pending:
+            current = pending.pop()
+            if isinstance(current, Sym) and current not in seen:
+                seen.add(current)
+                op = self._dims.ops[current.id]
+                if op.op in READS:
+                    if op.args[0] in self._produced:
+                        return False
+                else:
+                    pending.extend(op.args)
+        return True
+
+    def _plan_memory(self) -> _Memory:
+        """First come, first served: a value takes a place that is free, of its own size if there is one."""
+        last: dict[ValueId, int] = {}
+        for position, kernel in enumerate(self._kernels):
+            for value in self._read_by(position, kernel):
+                last[value] = position
+        memory = _Memory()
+        for position, kernel in enumerate(self._kernels):
+            for value in _results(kernel) if kernel is not None else ():
+                size = self._bytes(value)
+                if value in self.graph.outputs or value not in last or not self._from_inputs(size):
+                    continue
+                free = [n for n, place in enumerate(memory.places) if place.free_from < position]
+                same = [n for n in free if memory.places[n].size == size]
+                if not free:
+                    memory.places.append(_Place(size, 0))
+                number = (same or free or [len(memory.places) - 1])[0]
+                place = memory.places[number]
+                place.size, place.free_from = self._dims.max(place.size, size), last[value]
+                memory.place[value] = number
+        return memory
+
+    def _read_by(self, position: int, kernel: Kernel | None) -> list[ValueId]:
+        if kernel is not None:
+            return [buffer for buffer in kernel.buffers if isinstance(buffer, int)]
+        unit = self._division.order[position]
+        assert isinstance(unit, int)
+        return [value for value in self.graph.nodes[unit].inputs if value is not None]
+
+    def _reserve(self) -> None:
+        """Fill in the arena's offsets, one after another, and make it large enough."""
+        if not self._memory.places:
+            return
+        sizes = self._registers_of([place.size for place in self._memory.places])
+        zero = self._registers_of([0])[0]
+        instructions: list[tuple[int, ...]] = []
+        offset = zero
+        for size in sizes:
+            self._offsets.append(offset)
+            aligned, following = self.out.dim(), self.out.dim()
+            instructions.append((DimCode.ALIGN, aligned, size, _ALIGNMENT))
+            instructions.append((DimCode.ADD, following, offset, aligned))
+            offset = following
+        self.out.dims(*instructions)
+        self.out.emit(StepCode.ARENA, offset)
+
+    def _registers_of(self, dims: Sequence[Dim]) -> list[int]:
+        """Dim registers that hold these sizes; what is not computed yet is computed now."""
+        instructions: list[tuple[int, ...]] = []
+        pending = list(reversed(dims))
+        while pending:
+            dim = pending[-1]
+            if dim in self._registers:
+                pending.pop()
+            elif isinstance(dim, int):
+                self._registers[dim] = self.out.dim()
+                instructions.append((DimCode.CONST, self._registers[dim], dim))
+            else:
+                op = self._dims.ops[dim.id]
+                missing = [] if op.op in READS else [arg for arg in op.args if arg not in self._registers]
+                if missing:
+                    pending.extend(missing)
+                    continue
+                self._registers[dim] = self.out.dim()
+                arguments = op.args if op.op in READS else tuple(self._registers[arg] for arg in op.args)
+                instructions.append((_DIM_CODES[op.op], self._registers[dim], *arguments))  # type: ignore[arg-type]
+        if instructions:
+            self.out.dims(*instructions)
+        return [self._registers[dim] for dim in dims]
+
+    def _operand(self, buffer: ValueId | Panels) -> int:
+        """A register with a dense tensor: what comes from outside or from a call-out may be strided."""
+        if isinstance(buffer, Panels):
+            register = self.out.value()
+            self.out.emit(StepCode.CONSTANT, register, self.compiler.panels(self._digest(buffer.value), buffer.width))
+            return register
+        if buffer in self._native:
+            return buffer
+        if buffer not in self._dense:
+            if buffer in dict(self.graph.weights):
+                self.bind(buffer)
+                self._dense[buffer] = buffer
+            else:
+                shape = self._type(buffer).shape
+                assert shape is not None
+                sizes = self._registers_of(shape)
+                self._dense[buffer] = self.out.value()
+                self.out.emit(StepCode.VIEW, self._dense[buffer], buffer, sizes)
+        return self._dense[buffer]
+
+    def _digest(self, value: ValueId) -> str:
+        return dict(self.graph.weights)[value]
+
+    def _kernel(self, kernel: Kernel) -> None:
+        results = set(_results(kernel))
+        operands = [0 if b in results else self._operand(b) for b in kernel.buffers]
+        for value in results:
+            self._allocate(value)
+        operands = [
+            b if b in results and isinstance(b, int) else o for b, o in zip(kernel.buffers, operands, strict=True)
+        ]
+        counts = [self._dims.ceildiv(extent, step) for extent, step in kernel.steps]
+        total = self._dims.product(counts)
+        registers = self._registers_of([*kernel.sizes, kernel.scratch_bytes, total, kernel.grain])
+        *sizes, scratch, steps, grain = registers
+        slot = self.compiler.slot(kernel.program)
+        has_scratch = kernel.scratch_bytes != 0
+        self.out.emit(StepCode.KERNEL, slot, operands, sizes, scratch if has_scratch else -1, steps, grain)
+
+    def _allocate(self, value: ValueId) -> None:
+        type = self._type(value)
+        assert type.shape is not None
+        sizes = self._registers_of(type.shape)
+        place = self._memory.place.get(value)
+        if place is None:
+            self.out.emit(StepCode.ALLOC, value, type.dtype.code, _HEAP, -1, sizes)
+        else:
+            self.out.emit(StepCode.ALLOC, value, type.dtype.code, _ARENA, self._offsets[place], sizes)
+
+
+def _results(kernel: Kernel) -> list[ValueId]:
+    """The values that a kernel writes."""
+    outs = {buffer.name for buffer in kernel.program.buffers if buffer.mode == "out"}
+    passed = [buffer.name for buffer in kernel.program.buffers if buffer.mode != "scratch"]
+    return [v for name, v in zip(passed, kernel.buffers, strict=True) if name in outs and isinstance(v, int)]

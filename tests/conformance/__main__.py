@@ -24,6 +24,7 @@ def main() -> int:
         for problem in problems:
             print(f"  {problem}")
     print(f"took {time.monotonic() - started:.1f} s")
+    print(tally.compiled_line())
     print(tally.line())
     return 1 if problems else 0
 

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import unittest
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx.backend.test
 from onnx.backend.test.runner import BackendIsNotSupposedToImplementIt
 
 import tierup.backend
+from tierup.config import Config
 from tierup.errors import UnsupportedError
+from tierup.session import Model
 
 KNOWN_FAILURES = Path(__file__).with_name("known_failures.txt")
 KNOWN_FAILURES_COMPILED = Path(__file__).with_name("known_failures_compiled.txt")  # further ones from tier 1 on
@@ -27,11 +30,15 @@ class _Recording(tierup.backend.TierupBackend):
     """Remembers that a model was refused as unsupported, since the suite may swallow the reason."""
 
     refused = ""
+    config: Config | None = None
+    prepared: Model | None = None
 
     @classmethod
     def prepare(cls, model: Any, device: str = "CPU", **kwargs: Any) -> Any:
         try:
-            return super().prepare(model, device, **kwargs)
+            rep = super().prepare(model, device, **{"config": cls.config, **kwargs})
+            cls.prepared = rep.model
+            return rep
         except (UnsupportedError, BackendIsNotSupposedToImplementIt) as error:
             cls.refused = str(error)
             raise
@@ -44,6 +51,11 @@ class Tally:
     passed: list[str] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
     not_implemented: dict[str, str] = field(default_factory=dict)
+    float_nodes: int = 0  # tests of single ops on floats that passed
+    float_nodes_compiled: int = 0  # those of them that ran without a fallback node
+
+    def compiled_line(self) -> str:
+        return f"{self.float_nodes_compiled} of {self.float_nodes} float node tests compiled"
 
     def line(self) -> str:
         return f"{len(self.passed)} passed, {len(self.failed)} failed, {len(self.not_implemented)} not implemented"
@@ -80,21 +92,20 @@ def cpu_tests() -> Iterator[unittest.TestCase]:
             yield entry
 
 
-def run_suite(select: str = "", progress: Callable[[str, str], None] | None = None) -> Tally:
+def run_suite(select: str = "", config: Config | None = None) -> Tally:
     """Run the tests whose name contains `select`."""
     tally = Tally()
+    _Recording.config = config
     for test in cpu_tests():
         name = test.id().rsplit(".", 1)[-1].removesuffix("_cpu")
         if select not in name:
             continue
-        outcome = _run_one(test, name, tally)
-        if progress is not None:
-            progress(name, outcome)
+        _run_one(test, name, tally)
     return tally
 
 
-def _run_one(test: unittest.TestCase, name: str, tally: Tally) -> str:
-    _Recording.refused = ""
+def _run_one(test: unittest.TestCase, name: str, tally: Tally) -> None:
+    _Recording.refused, _Recording.prepared = "", None
     result = unittest.TestResult()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -102,9 +113,17 @@ def _run_one(test: unittest.TestCase, name: str, tally: Tally) -> str:
     broken = result.failures + result.errors
     if _Recording.refused or result.skipped:
         tally.not_implemented[name] = _Recording.refused or str(result.skipped[0][1])
-        return "not implemented"
-    if broken:
+    elif broken:
         tally.failed[name] = " ".join(broken[0][1].strip().splitlines()[-3:])[-300:]
-        return "failed"
-    tally.passed.append(name)
-    return "passed"
+    else:
+        tally.passed.append(name)
+        if "NodeModel" in test.id() and _is_float(_Recording.prepared):
+            tally.float_nodes += 1
+            assert _Recording.prepared is not None
+            fallbacks = _Recording.prepared.report().to_dict()["counters"]["fallback_nodes"]
+            tally.float_nodes_compiled += fallbacks == 0
+
+
+def _is_float(model: Model | None) -> bool:
+    """Whether a model takes or gives an f32 tensor."""
+    return model is not None and any(value.dtype == np.float32 for value in (*model.inputs, *model.outputs))

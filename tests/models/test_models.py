@@ -64,6 +64,12 @@ def test_model_agrees_with_onnxruntime(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_compiled_model_agrees_with_onnxruntime(name: str) -> None:
+    with tierup.load(model_path(name), config=tierup.Config(force_tier=1)) as model:
+        check(name, model.run(model_inputs(name)), onnxruntime_answer(name))
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_inferred_shapes_agree_with_the_answer(name: str) -> None:
     with tierup.load(model_path(name)) as model:
         answer = model.run(model_inputs(name))

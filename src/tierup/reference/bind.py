@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from importlib import import_module
 from typing import Any
@@ -43,13 +44,14 @@ def bind(node: Node, run: RunGraph | None = None, *, wide: bool = False) -> Boun
     if wide:
         node = replace(node, attrs=_wide_attrs(node.attrs))
     extra = {"run": run} if node.graphs else {}
+    one_blas_thread = nullcontext() if node.graphs else ONE_BLAS_THREAD  # the nodes of its bodies see to it
     count = len(node.outputs)
 
     def call(*inputs: Any) -> tuple[Any, ...]:
         if wide:
             inputs = tuple(map(widen, inputs))
         try:
-            with ONE_BLAS_THREAD, np.errstate(all="ignore"):  # IEEE results are the answer, not a warning
+            with one_blas_thread, np.errstate(all="ignore"):  # IEEE results are the answer, not a warning
                 results = function(node, *inputs, **extra)
         except TierupError:
             raise

@@ -14,11 +14,15 @@ from typing import Any
 
 
 class OneBlasThread:
-    """A context that any number of threads may be in at once."""
+    """A context that any number of threads may be in at once, each of them once.
+
+    An interrupt can arrive in the middle of any line here. Whatever it leaves behind, the next function that this
+    thread runs puts right: threads are remembered by name, not counted.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.RLock()  # a signal handler or a destructor may call a model while this thread is in here
-        self._inside = 0
+        self._inside: set[int] = set()
         self._libraries: Any = None
         self._before: list[tuple[Any, int]] = []
         os.register_at_fork(after_in_child=self._forget)
@@ -27,26 +31,21 @@ class OneBlasThread:
         """A forked child has none of the threads that were inside."""
         self._lock = threading.RLock()
         if self._inside:
-            self._inside = 0
+            self._inside.clear()
             self._restore()
 
     def __enter__(self) -> None:
         with self._lock:
-            self._inside += 1
-            if self._inside == 1:
-                try:
-                    self._limit()
-                except BaseException:  # an interrupt; __exit__ is not called then
-                    self._inside -= 1
-                    self._restore()
-                    raise
+            if not self._inside:
+                self._limit()
+            self._inside.add(threading.get_ident())
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         with self._lock:
-            self._inside -= 1
-            if self._inside == 0:
+            self._inside.discard(threading.get_ident())
+            if not self._inside:
                 self._restore()
 
     def _limit(self) -> None:

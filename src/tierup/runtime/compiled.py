@@ -6,13 +6,13 @@ inputs; values between kernels lie in one arena whose offsets are filled in with
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from tierup.codegen.target import Target
 from tierup.ir.dims import READS, DimBuilder
-from tierup.ir.graph import Graph, ValueId, Weights
-from tierup.ir.types import Dim, Sym, TensorType
+from tierup.ir.graph import Graph, Node, ValueId, Weights
+from tierup.ir.types import Dim, DType, Shape, Sym, TensorType
 from tierup.lower.kernel import Kernel, Panels
 from tierup.lower.matmul import lower_matmul
 from tierup.lower.rows import lower_rows
@@ -115,7 +115,9 @@ class _FunctionWithKernels(FunctionCompiler):
         self._registers: dict[Dim, int] = {}
         self._dense: dict[ValueId, int] = {}
         self._produced = {value for node in graph.nodes for value in node.outputs if value is not None}
-        self._kernels = [self._lower(unit) for unit in self._division.order]
+        units = [(unit, self._lower(unit)) for unit in self._division.order]
+        self._units = self._needed_units(units)
+        self._kernels = [kernel for _, kernel in self._units]
         self._native = {v for k in self._kernels if k is not None for v in _results(k)}
         self._memory = self._plan_memory()
         self._offsets: list[int] = []
@@ -124,17 +126,90 @@ class _FunctionWithKernels(FunctionCompiler):
         for value, digest in self.graph.defaults:
             self.out.emit(StepCode.DEFAULT, value, self.compiler.constant(digest))
         self._reserve()
-        for unit, kernel in zip(self._division.order, self._kernels, strict=True):
+        for unit, kernel in self._units:
             if kernel is not None:
                 self._kernel(kernel)
-            else:
-                assert isinstance(unit, int)
-                node = self.graph.nodes[unit]
-                for used in node.inputs:
-                    self.bind(used)
-                self.node(node)
+            elif isinstance(unit, int):
+                self._single(self.graph.nodes[unit])
         for value in self.graph.outputs:
             self.bind(value)
+
+    def _single(self, node: Node) -> None:
+        """A node on its own: a reshape is the same memory under other sizes, everything else calls out."""
+        if self._is_view(node):
+            self._view(node)
+            return
+        for used in node.inputs:
+            self.bind(used)
+        self.node(node)
+
+    def _is_view(self, node: Node) -> bool:
+        if node.op != "core.reshape":
+            return False
+        types = [self.graph.type(value) for value in (node.inputs[0], node.outputs[0]) if value is not None]
+        return all(isinstance(t, TensorType) and t.shape is not None and t.dtype is not DType.STR for t in types)
+
+    def _view(self, node: Node) -> None:
+        source, result = node.inputs[0], node.outputs[0]
+        assert source is not None
+        assert result is not None
+        self.bind(source)
+        shape = self._type(result).shape
+        assert shape is not None
+        self.out.emit(StepCode.VIEW, result, source, self._registers_of(shape))
+        if source in self._native:
+            self._native.add(result)
+
+    def _needed_units(
+        self, units: list[tuple[Region | int, Kernel | None]]
+    ) -> list[tuple[Region | int, Kernel | None]]:
+        """Those that an output depends on. Sizes are dim code, so what only computed shapes is not needed."""
+        needed: set[ValueId] = set()
+
+        def need(values: Iterable[ValueId | None], sizes: Iterable[Dim]) -> None:
+            needed.update(value for value in values if value is not None)
+            for size in sizes:
+                needed.update(self._reads(size))
+
+        def shape_of(value: ValueId) -> Shape:
+            type = self.graph.type(value)
+            return (type.shape or ()) if isinstance(type, TensorType) else ()
+
+        need(self.graph.outputs, (dim for value in self.graph.outputs for dim in shape_of(value)))
+        kept = []
+        for unit, kernel in reversed(units):
+            node = self.graph.nodes[unit] if isinstance(unit, int) else None
+            results = (
+                _results(kernel) if kernel is not None else [v for v in node.outputs if v is not None] if node else []
+            )
+            if not needed.intersection(results):
+                continue
+            kept.append((unit, kernel))
+            sizes = [dim for value in results for dim in shape_of(value)]
+            if kernel is not None:
+                values: list[ValueId | None] = [b.value if isinstance(b, Panels) else b for b in kernel.buffers]
+                sizes += [*kernel.sizes, *(extent for extent, _ in kernel.steps)]
+                sizes += [dim for value in values if value is not None for dim in shape_of(value)]
+            else:
+                assert node is not None
+                values = list(node.inputs[:1] if self._is_view(node) else node.inputs)
+            need(values, sizes)
+        return kept[::-1]
+
+    def _reads(self, dim: Dim) -> set[ValueId]:
+        """The values that a size is read from."""
+        found: set[ValueId] = set()
+        pending, seen = [dim], set[Dim]()
+        while pending:
+            current = pending.pop()
+            if isinstance(current, Sym) and current not in seen:
+                seen.add(current)
+                op = self._dims.ops[current.id]
+                if op.op not in READS:
+                    pending.extend(op.args)
+                elif isinstance(op.args[0], int):
+                    found.add(op.args[0])
+        return found
 
     def _lower(self, unit: Region | int) -> Kernel | None:
         if isinstance(unit, int):
@@ -154,25 +229,21 @@ class _FunctionWithKernels(FunctionCompiler):
 
     def _from_inputs(self, dim: Dim) -> bool:
         """Whether a size is known when the call begins."""
-        pending, seen = [dim], set[Dim]()
-        while pending:
-            current = pending.pop()
-            if isinstance(current, Sym) and current not in seen:
-                seen.add(current)
-                op = self._dims.ops[current.id]
-                if op.op in READS:
-                    if op.args[0] in self._produced:
-                        return False
-                else:
-                    pending.extend(op.args)
-        return True
+        return not self._reads(dim) & self._produced
 
     def _plan_memory(self) -> _Memory:
         """First come, first served: a value takes a place that is free, of its own size if there is one."""
         last: dict[ValueId, int] = {}
-        for position, kernel in enumerate(self._kernels):
+        owner: dict[ValueId, ValueId] = {}  # views look at another value's memory
+        for position, (unit, kernel) in enumerate(self._units):
             for value in self._read_by(position, kernel):
-                last[value] = position
+                last[owner.get(value, value)] = position
+            if kernel is None and isinstance(unit, int) and self._is_view(self.graph.nodes[unit]):
+                source, result = self.graph.nodes[unit].inputs[0], self.graph.nodes[unit].outputs[0]
+                if source is not None and result is not None:
+                    owner[result] = owner.get(source, source)
+        for value in self.graph.outputs:  # handed out as they are when the call ends
+            last[owner.get(value, value)] = len(self._units)
         memory = _Memory()
         for position, kernel in enumerate(self._kernels):
             for value in _results(kernel) if kernel is not None else ():
@@ -192,7 +263,7 @@ class _FunctionWithKernels(FunctionCompiler):
     def _read_by(self, position: int, kernel: Kernel | None) -> list[ValueId]:
         if kernel is not None:
             return [buffer for buffer in kernel.buffers if isinstance(buffer, int)]
-        unit = self._division.order[position]
+        unit = self._units[position][0]
         assert isinstance(unit, int)
         return [value for value in self.graph.nodes[unit].inputs if value is not None]
 

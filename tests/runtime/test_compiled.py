@@ -1,0 +1,175 @@
+"""Plans with kernels: what is cut, what is fused, and that the answers are the baseline's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, numpy_helper
+from tests.security.models import model, node, value
+
+import tierup
+from tierup.frontends.onnx import load_onnx
+from tierup.lower.verify import verify
+from tierup.plan.cut import Region, cut
+from tierup.plan.program import StepCode
+from tierup.rewrite.rewrite import lower_to_core
+
+RANDOM = np.random.default_rng(0)
+
+
+def weight(name: str, *shape: int) -> onnx.TensorProto:
+    scale = shape[0] ** -0.5
+    return numpy_helper.from_array((RANDOM.standard_normal(shape) * scale).astype(np.float32), name)
+
+
+def perceptron() -> onnx.ModelProto:
+    """softmax(relu(x w0 + b0) w1 + b1), batch open."""
+    nodes = [
+        node("Gemm", ["x", "w0", "b0"], ["h"], transB=1),
+        node("Relu", ["h"], ["r"]),
+        node("MatMul", ["r", "w1"], ["m"]),
+        node("Add", ["m", "b1"], ["a"]),
+        node("Softmax", ["a"], ["y"], axis=-1),
+    ]
+    weights = [weight("w0", 33, 20), weight("b0", 33), weight("w1", 33, 10), weight("b1", 10)]
+    return model(nodes, [value("x", ["batch", 20])], [value("y", ["batch", 10])], weights)
+
+
+def normalised() -> onnx.ModelProto:
+    """x + gelu(layer_norm(x)), three axes, two of them open."""
+    nodes = [
+        node("LayerNormalization", ["x", "g", "b"], ["n"], axis=-1),
+        node("Div", ["n", "root"], ["d"]),
+        node("Erf", ["d"], ["e"]),
+        node("Add", ["e", "one"], ["f"]),
+        node("Mul", ["n", "f"], ["p"]),
+        node("Mul", ["p", "half"], ["q"]),
+        node("Add", ["x", "q"], ["y"]),
+    ]
+    numbers = {"root": 2**0.5, "one": 1.0, "half": 0.5}
+    scalars = [numpy_helper.from_array(np.array(v, np.float32), k) for k, v in numbers.items()]
+    shape = ["batch", "length", 70]
+    return model(nodes, [value("x", shape)], [value("y", shape)], [weight("g", 70), weight("b", 70), *scalars])
+
+
+def masked() -> onnx.ModelProto:
+    """softmax(scores + mask) with the mask repeated over heads, and the largest of each row as a second output."""
+    nodes = [
+        node("Add", ["s", "m"], ["z"]),
+        node("Softmax", ["z"], ["y"], axis=-1),
+        node("ReduceMax", ["z"], ["top"], axes=[-1], keepdims=0),
+    ]
+    inputs = [value("s", ["b", 3, "t", "u"]), value("m", ["b", 1, 1, "u"])]
+    return model(nodes, inputs, [value("y", ["b", 3, "t", "u"]), value("top", ["b", 3, "t"])])
+
+
+def integers() -> onnx.ModelProto:
+    """Comparison, selection, casts and integer arithmetic."""
+    nodes = [
+        node("Less", ["i", "k"], ["c"]),
+        node("Mod", ["i", "k"], ["r"]),
+        node("Where", ["c", "i", "r"], ["w"]),
+        node("Cast", ["w"], ["f"], to=TensorProto.FLOAT),
+        node("ReduceSum", ["f", "axes"], ["y"], keepdims=1),
+    ]
+    weights = [numpy_helper.from_array(np.array(7, np.int64), "k"), numpy_helper.from_array(np.array([-1]), "axes")]
+    return model(nodes, [value("i", ["n", 9], TensorProto.INT64)], [value("y", ["n", 1])], weights)
+
+
+def floats(*shape: int) -> Any:
+    return np.random.default_rng(sum(shape)).standard_normal(shape).astype(np.float32)
+
+
+CASES = [
+    ("perceptron", perceptron(), [{"x": floats(n, 20)} for n in (0, 1, 2, 7, 8, 64)]),
+    ("normalised", normalised(), [{"x": floats(b, t, 70)} for b, t in ((1, 1), (2, 3), (0, 4), (5, 16))]),
+    (
+        "masked",
+        masked(),
+        [{"s": floats(b, 3, t, u), "m": floats(b, 1, 1, u)} for b, t, u in ((1, 1, 1), (2, 5, 40), (2, 0, 3))],
+    ),
+    ("integers", integers(), [{"i": np.arange(-9, 18).reshape(3, 9)}, {"i": np.zeros((0, 9), np.int64)}]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("proto", "calls"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
+def test_answers_are_the_baselines(proto: onnx.ModelProto, calls: list[dict[str, Any]]) -> None:
+    compiled = tierup.load(proto, config=tierup.Config(force_tier=1))
+    baseline = tierup.load(proto, config=tierup.Config(force_tier=0))
+    assert compiled.report().to_dict()["counters"]["fallback_nodes"] == 0
+    for feeds in calls:
+        got, wanted = compiled.run(feeds), baseline.run(feeds)
+        for name, expected in wanted.items():
+            assert (got[name].shape, got[name].dtype) == (expected.shape, expected.dtype)
+            # both round in f32, in different orders, over rows of at most 70: 2e-6 is 17 eps
+            np.testing.assert_allclose(got[name], expected, rtol=2e-6, atol=2e-6)
+
+
+def test_strided_and_unaligned_inputs() -> None:
+    compiled = tierup.load(perceptron(), config=tierup.Config(force_tier=1))
+    x = floats(6, 20)
+    expected = compiled(x=x)["y"]
+    for same in (np.asfortranarray(x), np.repeat(x, 2, axis=1)[:, ::2], x[::-1].copy()[::-1]):
+        assert np.array_equal(compiled(x=same)["y"], expected)
+    unaligned = np.frombuffer(b"\0" + x.tobytes(), np.uint8)[1:].view(np.float32).reshape(x.shape)
+    assert np.array_equal(compiled(x=unaligned)["y"], expected)
+
+
+def test_outputs_are_the_callers() -> None:
+    compiled = tierup.load(normalised(), config=tierup.Config(force_tier=1))
+    x = floats(2, 3, 70)
+    first = compiled(x=x)["y"]
+    kept = first.copy()
+    compiled(x=-x)
+    assert np.array_equal(first, kept)
+
+
+def regions(proto: onnx.ModelProto) -> list[tuple[str, int]]:
+    imported = load_onnx(proto)
+    graph = lower_to_core(imported.graph, imported.weights)
+    return [(r.kind, len(r.nodes)) for r in cut(graph).order if isinstance(r, Region)]
+
+
+def test_what_is_fused() -> None:
+    assert regions(perceptron()) == [("matmul", 3), ("matmul", 2), ("rows", 5)]
+    assert [kind for kind, _ in regions(normalised())] == ["rows"]
+    assert [kind for kind, _ in regions(masked())] == ["rows"]
+
+
+def test_programs_are_valid() -> None:
+    from tierup.codegen.target import AVX2, AVX512
+    from tierup.runtime.compiled import compile_plan
+
+    for _, proto, _ in CASES:
+        for target in (AVX2, AVX512):
+            imported = load_onnx(proto)
+            for program in compile_plan(imported.graph, imported.weights, target).programs:
+                verify(program)
+
+
+def test_values_share_the_arena() -> None:
+    """A chain of products needs two places, however long it is."""
+    nodes, weights, name = [], [], "x"
+    for layer in range(6):
+        weights.append(weight(f"w{layer}", 16, 16))
+        nodes.append(node("MatMul", [name, f"w{layer}"], [f"h{layer}"]))
+        nodes.append(node("Softmax", [f"h{layer}"], [f"s{layer}"], axis=-1))
+        name = f"s{layer}"
+    proto = model(nodes, [value("x", ["n", 16])], [value(name, ["n", 16])], weights)
+    compiled = tierup.load(proto, config=tierup.Config(force_tier=1))
+    offsets = {s[4] for s in compiled._plan.functions[0].steps if s[0] == StepCode.ALLOC and s[3] == 1}
+    assert len(offsets) == 2
+    baseline = tierup.load(proto, config=tierup.Config(force_tier=0))
+    x = floats(5, 16)
+    np.testing.assert_allclose(compiled(x=x)[name], baseline(x=x)[name], rtol=1e-5)
+
+
+def test_what_has_no_kernel_falls_back_and_is_counted() -> None:
+    nodes = [node("Relu", ["x"], ["r"]), node("CumSum", ["r", "axis"], ["c"]), node("Neg", ["c"], ["y"])]
+    proto = model(nodes, [value("x", ["n"])], [value("y", ["n"])], [numpy_helper.from_array(np.array(0), "axis")])
+    compiled = tierup.load(proto, config=tierup.Config(force_tier=2))
+    assert compiled.report().to_dict()["counters"]["fallback_nodes"] == 1
+    assert compiled(x=np.array([1, -2, 3], np.float32))["y"].tolist() == [-1, -1, -4]

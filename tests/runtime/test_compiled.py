@@ -79,6 +79,27 @@ def integers() -> onnx.ModelProto:
     return model(nodes, [value("i", ["n", 9], TensorProto.INT64)], [value("y", ["n", 1])], weights)
 
 
+def moved() -> onnx.ModelProto:
+    """Transposed, reshaped by computed sizes, repeated."""
+    nodes = [
+        node("Transpose", ["x"], ["t"], perm=[2, 0, 1]),
+        node("Shape", ["x"], ["s"]),
+        node("Gather", ["s", "first"], ["n"]),
+        node("Concat", ["five", "n", "rest"], ["target"], axis=0),
+        node("Reshape", ["t", "target"], ["r"]),
+        node("Relu", ["r"], ["u"]),
+        node("Expand", ["c", "target"], ["e"]),
+        node("Add", ["u", "e"], ["y"]),
+    ]
+    weights = [
+        numpy_helper.from_array(np.array([0]), "first"),
+        numpy_helper.from_array(np.array([5]), "five"),
+        numpy_helper.from_array(np.array([3]), "rest"),
+        weight("c", 5, 1, 3),
+    ]
+    return model(nodes, [value("x", ["n", 3, 5])], [value("y", [5, "n", 3])], weights)
+
+
 def floats(*shape: int) -> Any:
     return np.random.default_rng(sum(shape)).standard_normal(shape).astype(np.float32)
 
@@ -91,6 +112,7 @@ CASES = [
         masked(),
         [{"s": floats(b, 3, t, u), "m": floats(b, 1, 1, u)} for b, t, u in ((1, 1, 1), (2, 5, 40), (2, 0, 3))],
     ),
+    ("moved", moved(), [{"x": floats(n, 3, 5)} for n in (0, 1, 4, 20)]),
     ("integers", integers(), [{"i": np.arange(-9, 18).reshape(3, 9)}, {"i": np.zeros((0, 9), np.int64)}]),
 ]  # fmt: skip
 

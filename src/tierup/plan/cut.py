@@ -2,7 +2,8 @@
 
 A *rows* region is maps and reductions over the last axis on one domain: every value in it has the domain's shape, or
 that shape with a last size of 1. A *matmul* region is one product with a constant right side and the maps that follow
-it. `legality` says whether a node could be compiled at all; what joins what is decided by `cut`.
+it. A *move* region is one transpose or broadcast that has to be written out. `legality` says whether a node could be
+compiled at all; what joins what is decided by `cut`.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ ELEMENTWISE = frozenset({
     "exp", "expm1", "floor", "fmod", "le", "log", "log1p", "lt", "max", "min", "mod", "mul", "neg", "not", "or", "pow",
     "round", "select", "shl", "shr", "sin", "sinh", "sqrt", "sub", "tan", "tanh", "xor",
 })  # fmt: skip
+MOVES = frozenset({"core.transpose", "core.broadcast"})
 _FLOAT_ONLY = frozenset({"pow", "fmod"})  # integer forms are not lowered yet
 
 
@@ -55,6 +57,8 @@ def legality(graph: Graph, node: Node) -> str | None:
             return f"{type.dtype!r} is not compiled yet"
     if node.op == "core.matmul":
         return _matmul_legality(graph, node)
+    if node.op in MOVES:
+        return _move_legality(graph, node)
     if node.op in REDUCTIONS:
         return _reduction_legality(graph, node)
     return _map_legality(graph, node)
@@ -66,6 +70,15 @@ def _matmul_legality(graph: Graph, node: Node) -> str | None:
         return "the right side of the product is no constant"
     if len(_shape(right)) != 2 or left.dtype is not DType.F32:
         return "only f32 products with a constant matrix are compiled yet"
+    return None
+
+
+def _move_legality(graph: Graph, node: Node) -> str | None:
+    source, result = _shape(_tensor(graph, node.inputs[0])), _shape(_tensor(graph, node.outputs[0]))
+    if not result:
+        return "a single element is not worth a kernel"
+    if node.op == "core.broadcast" and present_axes(source, result) is None:
+        return "whether a size broadcasts is known only in the call"
     return None
 
 
@@ -166,6 +179,9 @@ class _Cutter:
         if node.op == "core.matmul":
             self._matmul(index, node)
             return
+        if node.op in MOVES:
+            self._group[index] = _Group("move", _shape(_tensor(self._graph, node.outputs[0])), index)
+            return
         domain = _shape(_tensor(self._graph, node.inputs[0] if node.op in REDUCTIONS else node.outputs[0]))
         group = _Group("rows", domain, index)
         self._group[index] = group
@@ -191,7 +207,7 @@ class _Cutter:
             result = after.outputs[0]
 
     def _epilogue(self, node: Node, domain: Shape) -> bool:
-        if legality(self._graph, node) is not None or node.op == "core.matmul" or node.op in REDUCTIONS:
+        if node.op.removeprefix("core.") not in ELEMENTWISE or legality(self._graph, node) is not None:
             return False
         if _shape(_tensor(self._graph, node.outputs[0])) != domain:
             return False

@@ -15,6 +15,7 @@ from tierup.ir.graph import Graph, Node, ValueId, Weights
 from tierup.ir.types import Dim, DType, Shape, Sym, TensorType
 from tierup.lower.kernel import Kernel, Panels
 from tierup.lower.matmul import lower_matmul
+from tierup.lower.move import lower_move
 from tierup.lower.rows import lower_rows
 from tierup.lower.text import print_program
 from tierup.lower.tile import TileProgram
@@ -214,7 +215,7 @@ class _FunctionWithKernels(FunctionCompiler):
     def _lower(self, unit: Region | int) -> Kernel | None:
         if isinstance(unit, int):
             return None
-        lower = {"rows": lower_rows, "matmul": lower_matmul}[unit.kind]
+        lower = {"rows": lower_rows, "matmul": lower_matmul, "move": lower_move}[unit.kind]
         return lower(self.graph, self.compiler.weight_table, unit, self._dims, self.compiler.target.lanes)
 
     def _type(self, value: ValueId) -> TensorType:

@@ -138,8 +138,10 @@ def test_scan_of_different_lengths_is_an_error() -> None:
     )
     scan = node("Scan", ["x", "y"], ["z"], body=body, num_scan_inputs=2)
     proto = model([scan], [value("x", [None, 2]), value("y", [None, 2])], [value("z", [None, 2])])
-    with pytest.raises(tierup.TierupError):
-        tierup.load(proto).run({"x": ROWS, "y": ROWS[:3]})
+    loaded = tierup.load(proto)
+    for first, second in ((4, 3), (1, 3), (0, 1)):
+        with pytest.raises(tierup.InputError, match="do not broadcast"):
+            loaded.run({"x": ROWS[:first], "y": ROWS[:second]})
 
 
 def test_plan_text(golden: Callable[[str, str], None]) -> None:

@@ -14,12 +14,14 @@ from tierup.frontends.onnx.limits import max_tensor_bytes
 from tierup.ir.types import Array, DType, OptionalType, SequenceType, TensorType, Type
 from tierup.runtime.feeds import Input
 
-# Sizes for dims that the model leaves open: one batch, a short sequence, a small picture.
-_OPEN_FIRST, _OPEN_OTHER, _OPEN_PICTURE = 1, 16, 64
+# Sizes for dims that the model leaves open: one batch, a small picture, and for other dims a short sequence; models
+# that cannot take that few (windows of sound, for example) are tried with the longer ones.
+_OPEN_FIRST, _OPEN_PICTURE = 1, 64
+OPEN_SIZES = (16, 256, 4096, 65536)
 
 
 def gather_inputs(
-    specs: Sequence[Input], files: Sequence[str], shapes: Sequence[str], seed: int
+    specs: Sequence[Input], files: Sequence[str], shapes: Sequence[str], seed: int, open_size: int = OPEN_SIZES[0]
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """Values by name, and where each came from. Defaults stay defaults unless a file or shape names them."""
     given = _from_files(specs, files)
@@ -33,7 +35,7 @@ def gather_inputs(
     values, sources = dict(given), dict.fromkeys(given, "file")
     for spec in specs:
         if spec.name not in values and (spec.required or spec.name in wanted):
-            values[spec.name] = _made_up(spec, wanted.get(spec.name), sizes, random)
+            values[spec.name] = _made_up(spec, wanted.get(spec.name), sizes, random, open_size)
             sources[spec.name] = "made up"
     return values, sources
 
@@ -85,7 +87,9 @@ def _named_sizes(specs: Sequence[Input], given: dict[str, Array], wanted: dict[s
     return sizes
 
 
-def _made_up(spec: Input, shape: tuple[int, ...] | None, sizes: dict[str, int], random: np.random.Generator) -> Any:
+def _made_up(
+    spec: Input, shape: tuple[int, ...] | None, sizes: dict[str, int], random: np.random.Generator, open_size: int
+) -> Any:
     if not isinstance(spec.type, TensorType):
         return _made_up_item(spec.name, spec.type)
     if shape is None:
@@ -94,7 +98,7 @@ def _made_up(spec: Input, shape: tuple[int, ...] | None, sizes: dict[str, int], 
         picture = len(spec.shape) == 4
         dims = []
         for axis, dim in enumerate(spec.shape):
-            guess = _OPEN_FIRST if axis == 0 else _OPEN_PICTURE if picture and axis >= 2 else _OPEN_OTHER
+            guess = _OPEN_FIRST if axis == 0 else max(_OPEN_PICTURE, open_size) if picture and axis >= 2 else open_size
             dims.append(dim if isinstance(dim, int) else sizes.setdefault(dim, guess) if dim else guess)
         shape = tuple(dims)
     if math.prod(shape) * spec.type.dtype.numpy.itemsize > max_tensor_bytes() // 4:

@@ -12,8 +12,9 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from tierup.cli.inputs import gather_inputs
+from tierup.cli.inputs import OPEN_SIZES, gather_inputs
 from tierup.cli.show import brief, duration, write_json
+from tierup.errors import InputError
 from tierup.session import Model, load
 
 
@@ -23,11 +24,8 @@ def run_model(path: Path, files: list[str], shapes: list[str], calls: int, seed:
     started = time.perf_counter()
     model = load(path)
     load_s = time.perf_counter() - started
-    values, sources = gather_inputs(model.inputs, files, shapes, seed)
+    values, sources, outputs, first_s = _first_answer(model, files, shapes, seed)
     _print_inputs(console, values, sources)
-    started = time.perf_counter()
-    outputs = model.run(values)
-    first_s = time.perf_counter() - started
     times_s = _time_calls(console, model, values, calls - 1) if calls > 1 else [first_s]
     _print_outputs(console, outputs)
     timings = {"load_s": load_s, "first_answer_s": first_s, "calls": calls, **_quantiles(times_s)}
@@ -43,6 +41,21 @@ def run_model(path: Path, files: list[str], shapes: list[str], calls: int, seed:
             "report": model.report().to_dict(),
         },
     )
+
+
+def _first_answer(
+    model: Model, files: list[str], shapes: list[str], seed: int
+) -> tuple[dict[str, Any], dict[str, str], dict[str, Any], float]:
+    """Inputs, where they came from, outputs and seconds; made-up inputs that are too small are made larger."""
+    for open_size in OPEN_SIZES:
+        values, sources = gather_inputs(model.inputs, files, shapes, seed, open_size)
+        started = time.perf_counter()
+        try:
+            return values, sources, model.run(values), time.perf_counter() - started
+        except InputError:
+            if "made up" not in sources.values() or open_size == OPEN_SIZES[-1]:
+                raise
+    raise AssertionError("the last size returns or raises")
 
 
 def _time_calls(console: Console, model: Model, values: dict[str, Any], calls: int) -> list[float]:

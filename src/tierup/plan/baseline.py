@@ -185,8 +185,14 @@ class FunctionCompiler:
             (DimCode.OF, length, scanned[0], in_axes[0]),
         )
         for value, axis in zip(scanned[1:], in_axes[1:], strict=True):
-            # lengths that differ do not broadcast, except 1, which the index step then refuses to go beyond
-            out.dims((DimCode.OF, more, value, axis), (DimCode.BROADCAST, length, length, more))
+            # lengths must be equal: two sizes above 1 that differ do not broadcast, and both are made so by adding 2
+            out.dims(
+                (DimCode.OF, more, value, axis),
+                (DimCode.CONST, back, 2),
+                (DimCode.ADD, more, more, back),
+                (DimCode.ADD, back, length, back),
+                (DimCode.BROADCAST, back, back, more),
+            )
         top = len(out.steps)
         out.dims((DimCode.LT, more, step, length), (DimCode.SUB, back, length, step), (DimCode.SUB, back, back, one))
         end = out.emit(StepCode.BRANCH_DIM, more, 0)

@@ -52,9 +52,11 @@ def _first_answer(
         started = time.perf_counter()
         try:
             return values, sources, model.run(values), time.perf_counter() - started
-        except InputError:
-            if "made up" not in sources.values() or open_size == OPEN_SIZES[-1]:
+        except InputError as error:
+            if "made up" not in sources.values():
                 raise
+            if open_size == OPEN_SIZES[-1]:
+                raise InputError(f"{error}. Its inputs were made up: give them with --input or --shape") from error
     raise AssertionError("the last size returns or raises")
 
 

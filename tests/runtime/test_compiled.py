@@ -12,6 +12,7 @@ from tests.security.models import model, node, value
 
 import tierup
 from tierup.frontends.onnx import load_onnx
+from tierup.lower.tile import Loop, TileProgram
 from tierup.lower.verify import verify
 from tierup.plan.cut import Region, cut
 from tierup.plan.program import StepCode
@@ -128,6 +129,50 @@ def test_answers_are_the_baselines(proto: onnx.ModelProto, calls: list[dict[str,
             assert (got[name].shape, got[name].dtype) == (expected.shape, expected.dtype)
             # both round in f32, in different orders, over rows of at most 70: 2e-6 is 17 eps
             np.testing.assert_allclose(got[name], expected, rtol=2e-6, atol=2e-6)
+
+
+@pytest.mark.parametrize("columns", [1, 10, 16, 33, 48, 64, 100, 128, 200])
+def test_products_of_every_number_of_rows(columns: int) -> None:
+    """Full tiles and what is left of them; a row too many would be written behind the result."""
+    w = weight("w", 37, columns)
+    proto = model([node("MatMul", ["x", "w"], ["y"])], [value("x", ["n", 37])], [value("y", ["n", columns])], [w])
+    compiled = tierup.load(proto, config=tierup.Config(force_tier=1))
+    for rows in range(34):
+        x = floats(rows, 37)
+        expected = x.astype(np.float64) @ numpy_helper.to_array(w)
+        np.testing.assert_allclose(compiled(x=x)["y"], expected, atol=2e-6)
+
+
+def test_row_tiles_cover_every_row_once() -> None:
+    """The interpreter checks every address, and that loops marked exact are."""
+    from tierup.codegen.target import AVX512
+    from tierup.lower.interpret import interpret
+    from tierup.runtime.compiled import compile_plan
+    from tierup.runtime.executable import pack_panels
+
+    for columns in (10, 40, 100, 128):
+        w = weight("w", 3, columns)
+        proto = model([node("MatMul", ["x", "w"], ["y"])], [value("x", ["n", 3])], [value("y", ["n", columns])], [w])
+        imported = load_onnx(proto)
+        compiled = compile_plan(imported.graph, imported.weights, AVX512)
+        (program,) = compiled.programs
+        packed = pack_panels(numpy_helper.to_array(w), program.grid[0].step)
+        for rows in range(20):
+            sizes = _row_ends(rows, program)
+            x, y = floats(rows, 3), np.full((rows, columns), np.nan, np.float32)
+            buffers = {"a": x.reshape(-1), "w": packed.reshape(-1), "out": y.reshape(-1)}
+            interpret(program, buffers, sizes)
+            np.testing.assert_allclose(y, x @ numpy_helper.to_array(w), atol=1e-6)
+
+
+def _row_ends(rows: int, program: TileProgram) -> list[int]:
+    """What the plan's dim code gives the program: where each size of row tile ends."""
+    ends, begin = [], 0
+    for loop in program.body:
+        assert isinstance(loop, Loop)
+        begin = rows if loop.step == 1 else begin + (rows - begin) // loop.step * loop.step
+        ends.append(begin)
+    return ends
 
 
 def test_strided_and_unaligned_inputs() -> None:

@@ -1,13 +1,14 @@
 """A matmul region -> one tile program: panels of the constant side, rows in tiles, the maps behind it in registers.
 
-Rows are taken in tiles of 8, and what is left in tiles of 4, 2 and 1, so that one row costs one row. Measured on a
-Zen 4 core with a peak of 117 GFLOP/s: 8 x 48 runs at 114-116 on 96 x 3072 x 768 and 96 x 768 x 3072.
+Rows are taken in full tiles, and what is left in tiles of 4, 2 and 1, so that one row costs one row. Measured on a
+Zen 4 core with a peak of 117 GFLOP/s: 8 x 48 runs at 114-116 on 96 x 3072 x 768 and 96 x 768 x 3072. Panels are as wide
+as divides the columns evenly among the threads: of 128 columns, three panels of 48 would give one thread two.
 """
 
 from __future__ import annotations
 
 from tierup.ir.dims import DimBuilder
-from tierup.ir.graph import Graph, Node, ValueId, Weights
+from tierup.ir.graph import Graph, ValueId, Weights
 from tierup.ir.types import Dim, DType, TensorType
 from tierup.lower.kernel import Kernel, Panels
 from tierup.lower.names import Names, Sizes
@@ -15,8 +16,10 @@ from tierup.lower.rows import constant_scalar, map_statement
 from tierup.lower.tile import Buffer, Dot, Fill, Grid, Index, Load, Loop, Size, Statement, Store, Tile, TileProgram
 from tierup.plan.cut import Region
 
-_ROWS = (8, 4, 2, 1)
-_VECTORS = 3  # a tile is 8 rows by 3 vectors: 24 accumulators, 3 of the panel, the rest for broadcasts
+# Vectors in a panel -> rows in a full tile: about 24 accumulators, which leaves registers for the panel and broadcasts.
+_TILES = {3: 8, 4: 6, 2: 8, 1: 8}
+_LEFT_ROWS = (4, 2, 1)
+_THREADS = 2  # at least; what is even for two is even enough for more
 _WORK_FLOPS = 60_000  # less is not worth a fork-join of about 0.3 µs at 230 GFLOP/s
 
 
@@ -32,7 +35,6 @@ class _Matmul:
         self._product = graph.nodes[region.nodes[0]]
         self._maps = [graph.nodes[index] for index in region.nodes[1:]]
         self._dims = dims
-        self._width = _VECTORS * lanes
         self._sizes = Sizes()
         self._names = Names()
         left = graph.type(self._input(0))
@@ -42,6 +44,8 @@ class _Matmul:
         assert left.shape is not None
         assert right.shape is not None
         self._k, self._n = right.shape
+        self._vectors = _panel_vectors(self._n, lanes)
+        self._width = self._vectors * lanes
         self._m = dims.product(left.shape[:-1])
         self._operands: dict[ValueId, str] = {}
 
@@ -81,8 +85,9 @@ class _Matmul:
     def _body(self) -> tuple[Statement, ...]:
         statements: list[Statement] = []
         begin: Dim = 0
-        for rows in _ROWS:
-            end = self._m if rows == 1 else self._dims.mul(self._dims.floordiv(self._m, rows), rows)
+        for rows in (_TILES[self._vectors], *_LEFT_ROWS):
+            tiles = self._dims.floordiv(self._dims.sub(self._m, begin), rows)
+            end = self._m if rows == 1 else self._dims.add(begin, self._dims.mul(tiles, rows))
             if begin != end:
                 statements.append(self._rows(rows, begin, end))
             begin = end
@@ -160,6 +165,13 @@ class _Matmul:
         return Index(((i, row), ("j", 1))), (i, "j")
 
 
-def matmul_node(region: Region, graph: Graph) -> Node:
-    """The product of a matmul region."""
-    return graph.nodes[region.nodes[0]]
+def _panel_vectors(columns: Dim, lanes: int) -> int:
+    """The width that leaves the busiest thread the least to do, the best tile first among equals."""
+    if not isinstance(columns, int):
+        return next(iter(_TILES))
+
+    def busiest(vectors: int) -> int:
+        panels = -(-columns // (vectors * lanes))
+        return -(-panels // _THREADS) * vectors
+
+    return min(_TILES, key=busiest)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -15,10 +16,12 @@ Figures = dict[str, list[float]]
 def interleaved(contenders: Sequence[str], task: str, model: Path, inputs: Path, rounds: int) -> dict[str, Figures]:
     """Contender -> figure -> one number a round. The order turns with each round, so that nobody is always first."""
     results: dict[str, Figures] = {name: {} for name in contenders}
+    # Installed packages have their modules compiled; an editable checkout gets the same, as for any user.
+    environment = {key: text for key, text in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
     for turn in range(rounds):
         for name in [*contenders[turn % len(contenders) :], *contenders[: turn % len(contenders)]]:
             command = [sys.executable, "-m", "benchmarks.worker", name, task, str(model), str(inputs)]
-            done = subprocess.run(command, capture_output=True, text=True, check=True)
+            done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
             for figure, seconds in json.loads(done.stdout.splitlines()[-1]).items():
                 results[name].setdefault(figure, []).append(seconds)
     return results

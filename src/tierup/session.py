@@ -15,7 +15,7 @@ from tierup.frontends.onnx.schema import onnx_type
 from tierup.ir.graph import Graph
 from tierup.ir.types import DType, Sym, TensorType, Type
 from tierup.plan.baseline import baseline
-from tierup.plan.program import Plan
+from tierup.plan.program import Plan, StepCode
 from tierup.profile.machine import identify, measure_once
 from tierup.report import Report
 from tierup.runtime.executable import executable
@@ -80,6 +80,8 @@ class _Session(_native.Runner):
             threads=_native.threads(),
             calls=self.calls,
             fallback_nodes=len(self._plan.callouts),
+            kernels=self._plan.slots,
+            kernel_steps=self._plan.count(StepCode.KERNEL),
         )
 
     def close(self) -> None:

@@ -14,6 +14,7 @@ from rich.table import Table
 from tierup.cli.show import shape_text, write_json
 from tierup.frontends.onnx.schema import onnx_type
 from tierup.ir.graph import Weights
+from tierup.plan.cut import Region, cut
 from tierup.rewrite.decompose import reasons
 from tierup.rewrite.rewrite import lower_to_core, simplify
 from tierup.session import Model, load
@@ -29,6 +30,9 @@ class Lowering:
     simplified: int
     core: Counter[str]
     whole: list[tuple[str, str, int]]  # op, reason, how many nodes
+    regions: Counter[str]  # kind -> how many kernels a forced tier would run
+    compiled: int  # core ops inside them
+    alone: list[tuple[str, str, int]]  # core op, why it is in no region, how many nodes
 
 
 def inspect_model(path: Path, all_ops: bool, graph: bool, json_file: Path | None) -> None:
@@ -54,12 +58,22 @@ def _lowering(model: Model) -> Lowering:
     simplified = simplify(imported.graph, weights)
     lowered = lower_to_core(imported.graph, weights)
     whole = Counter((node.op, reason) for node, reason in reasons(simplified, weights))
+    division = cut(lowered)
+    regions = [unit for unit in division.order if isinstance(unit, Region)]
+    refused = Counter((lowered.nodes[index].op, reason) for index, reason in division.refusals.items())
     return Lowering(
         imported=sum(1 for _ in imported.graph.walk()),
         simplified=sum(1 for _ in simplified.walk()),
         core=Counter(node.op for _, node in lowered.walk() if node.op.startswith("core.")),
-        whole=[(op, reason, count) for (op, reason), count in whole.most_common()],
+        whole=_counted(whole),
+        regions=Counter(region.kind for region in regions),
+        compiled=sum(len(region.nodes) for region in regions),
+        alone=[row for row in _counted(refused) if row[0].startswith("core.") and row[0] != "core.reshape"],
     )
+
+
+def _counted(found: Counter[tuple[str, str]]) -> list[tuple[str, str, int]]:
+    return [(op, reason, count) for (op, reason), count in found.most_common()]
 
 
 def _print_signature(console: Console, path: Path, model: Model) -> None:
@@ -86,17 +100,18 @@ def _print_ops(console: Console, ops: Counter[str], all_ops: bool) -> None:
 
 def _print_lowering(console: Console, lowering: Lowering) -> None:
     core = sum(lowering.core.values())
+    kinds = ", ".join(f"{count} {kind}" for kind, count in lowering.regions.most_common()) or "none"
     console.print(
         f"{lowering.imported} nodes, {lowering.simplified} after simplification, lowered to {core} core ops. "
-        "None is compiled in this version: the reference tier runs all of them.",
+        f"With force_tier=1, {lowering.compiled} of them compile into kernels ({kinds}); the rest falls back.",
         highlight=False,
     )
-    if not lowering.whole:
-        return
-    table = Table("stays whole", "nodes", "because", box=None, pad_edge=False)
-    for op, reason, count in lowering.whole:
-        table.add_row(op, str(count), escape(reason))
-    console.print(table)
+    for title, rows in (("stays whole", lowering.whole), ("falls back", lowering.alone)):
+        if rows:
+            table = Table(title, "nodes", "because", box=None, pad_edge=False)
+            for op, reason, count in rows:
+                table.add_row(op, str(count), escape(reason))
+            console.print(table)
 
 
 def _record(path: Path, model: Model, ops: Counter[str], lowering: Lowering) -> dict[str, Any]:
@@ -115,5 +130,7 @@ def _record(path: Path, model: Model, ops: Counter[str], lowering: Lowering) -> 
             "simplified_nodes": lowering.simplified,
             "core_ops": dict(lowering.core.most_common()),
             "whole": [{"op": op, "reason": reason, "nodes": count} for op, reason, count in lowering.whole],
+            "kernels": dict(lowering.regions),
+            "fallbacks": [{"op": op, "reason": reason, "nodes": count} for op, reason, count in lowering.alone],
         },
     }

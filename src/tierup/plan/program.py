@@ -107,6 +107,10 @@ class Plan:
     def __repr__(self) -> str:
         return print_plan(self)
 
+    def count(self, code: StepCode) -> int:
+        """How many steps of one kind all functions have together."""
+        return sum(step[0] == code for function in self.functions for step in function.steps)
+
 
 @dataclass
 class Assembler:

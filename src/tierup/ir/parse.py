@@ -6,16 +6,16 @@ allocated by a number in it, and nesting is bounded.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
 from tierup.ir.dims import ARITY, READS, DimOp
 from tierup.ir.graph import Attr, Attrs, Const, Graph, Node, Value, ValueId
+from tierup.ir.line import END, Line
 from tierup.ir.types import Array, Dim, DType, MapType, OptionalType, SequenceType, Sym, TensorType, Type
 
 DEPTH_LIMIT = 100  # nesting of types, attributes and bodies; models nest a few deep
@@ -35,62 +35,13 @@ _TOKEN = re.compile(
 )
 _DTYPES = {dtype.value: dtype for dtype in DType}
 _WORDS: dict[str, Attr] = {"true": True, "false": False}
-_END = ("end", "")
 
 
-class _Line:
-    """The tokens of one line, read from left to right."""
+class _Line(Line):
+    """One line of a graph's text."""
 
     def __init__(self, number: int, text: str) -> None:
-        self.number, self.tokens, self.at = number, list[tuple[str, str]](), 0
-        position, text = 0, text.rstrip()
-        while position < len(text):
-            found = _TOKEN.match(text, position)
-            if found is None:
-                self.fail(f"'{text[position : position + 20]}' cannot be read")
-            self.tokens.append((str(found.lastgroup), found.group(found.lastgroup or 0)))
-            position = found.end()
-
-    def fail(self, reason: str) -> NoReturn:
-        raise ValueError(f"line {self.number}: {reason}")
-
-    @property
-    def next(self) -> tuple[str, str]:
-        return self.tokens[self.at] if self.at < len(self.tokens) else _END
-
-    def take(self, kind: str) -> str:
-        """The next token, which must be of this kind."""
-        found, text = self.next
-        if found != kind:
-            self.fail(f"expected a {kind}, found '{text}'" if text else f"expected a {kind}, but the line ends")
-        self.at += 1
-        return text
-
-    def accept(self, text: str) -> bool:
-        """Step over `text` if it comes next."""
-        if self.next[1] != text or self.next[0] not in ("sign", "word"):
-            return False
-        self.at += 1
-        return True
-
-    def expect(self, text: str) -> None:
-        if not self.accept(text):
-            self.fail(f"expected '{text}', found '{self.next[1]}'")
-
-    def list(self, close: str, item: Any) -> list[Any]:
-        """Items between commas up to `close`."""
-        items: list[Any] = []
-        if self.accept(close):
-            return items
-        while True:
-            items.append(item())
-            if self.accept(close):
-                return items
-            self.expect(",")
-
-    def end(self) -> None:
-        if self.next is not _END:
-            self.fail(f"'{self.next[1]}' is too much")
+        super().__init__(number, text, _TOKEN)
 
     def value(self) -> ValueId:
         return self.number_of(self.take("value")[1:])
@@ -98,20 +49,8 @@ class _Line:
     def maybe_value(self) -> ValueId | None:
         return None if self.accept("_") else self.value()
 
-    def number_of(self, digits: str) -> int:
-        try:
-            return int(digits)
-        except ValueError:  # Python reads no number of thousands of digits
-            self.fail(f"'{digits[:20]}' is no number")
-
     def string(self) -> str:
         return self.json(self.take("text"))
-
-    def json(self, text: str) -> str:
-        try:
-            return str(json.loads(text, strict=False))
-        except ValueError:
-            self.fail(f"{text[:40]} is no JSON string")
 
     def name(self) -> str:
         """A quoted name, if one comes next."""
@@ -160,7 +99,7 @@ class _Line:
         if self.accept("*"):
             self.expect("]")
             return TensorType(dtype, None)
-        return TensorType(dtype, tuple(self.list("]", self.dim)))
+        return TensorType(dtype, tuple(self.until("]", self.dim)))
 
     def attr(self, depth: int = 0) -> Attr:
         if depth > DEPTH_LIMIT:
@@ -172,7 +111,7 @@ class _Line:
             return self.type_or_const()
         self.at += 1
         if text == "[":
-            return tuple(self.list("]", lambda: self.attr(depth + 1)))
+            return tuple(self.until("]", lambda: self.attr(depth + 1)))
         if kind == "int":
             return self.number_of(text)
         if kind == "float":
@@ -188,20 +127,20 @@ class _Line:
             data: Any = self.take("hex")[1:-1]
         else:
             self.expect("[")
-            data = self.list("]", self.string)
+            data = self.until("]", self.string)
         try:
             return Const(_elements(type, data))
         except (ValueError, OverflowError) as error:
             self.fail(f"a tensor does not fit its type {type!r}: {error}")
 
 
-def _elements(type: TensorType, data: str | list[str]) -> Array:
+def _elements(type: TensorType, data: str | tuple[str, ...]) -> Array:
     shape = tuple(dim for dim in type.shape or () if isinstance(dim, int))
-    if isinstance(data, list) != (type.dtype is DType.STR):
+    if isinstance(data, tuple) != (type.dtype is DType.STR):
         raise ValueError("its elements are of another kind")
     if type.shape is None or len(shape) < len(type.shape):
         raise ValueError("its shape is open")
-    if isinstance(data, list):
+    if isinstance(data, tuple):
         flat: Array = np.array(data, object)
     else:
         flat = np.frombuffer(bytearray.fromhex(data), type.dtype.numpy) if data else np.empty(0, type.dtype.numpy)
@@ -271,26 +210,26 @@ class _Partial:
         op = line.word()
         version = line.number_of(line.take("at")[1:])
         line.expect("(")
-        inputs = line.list(")", line.maybe_value)
-        attrs: list[tuple[str, Attr]] = line.list("}", lambda: _pair(line)) if line.accept("{") else []
+        inputs = line.until(")", line.maybe_value)
+        attrs: tuple[tuple[str, Attr], ...] = line.until("}", lambda: _pair(line)) if line.accept("{") else ()
         if len(dict(attrs)) != len(attrs):
             line.fail("an attribute is given twice")
-        self.nodes.append(Node(op, version, tuple(inputs), tuple(results), Attrs(attrs), name=line.name()))
+        self.nodes.append(Node(op, version, inputs, results, Attrs(attrs), name=line.name()))
 
-    def results(self, line: _Line) -> list[ValueId | None]:
+    def results(self, line: _Line) -> tuple[ValueId | None, ...]:
         if line.accept("("):
             line.expect(")")
             line.expect("=")
-            return []
-        return line.list("=", lambda: None if line.accept("_") else self.declare(line))
+            return ()
+        return line.until("=", lambda: None if line.accept("_") else self.declare(line))
 
     def returned(self, line: _Line) -> None:
         if self.outputs is not None:
             line.fail("a graph returns once")
         values: list[ValueId] = []
-        while line.next is not _END:
+        while line.next is not END:
             values.append(line.value())
-            if line.next is not _END:
+            if line.next is not END:
                 line.expect(",")
         self.outputs = tuple(values)
 
@@ -365,7 +304,7 @@ def parse_graph(text: str) -> Graph:
     line = _Line(1, "")
     for number, content in enumerate(text.split("\n"), start=1):
         line = _Line(number, content)
-        if line.next is _END:
+        if line.next is END:
             continue
         if finished is not None:
             line.fail("there is more after the graph")

@@ -6,12 +6,11 @@ allocated by a number in it, and nesting is bounded. Whether the program means a
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NoReturn, TypeVar
+from typing import TypeVar
 
+from tierup.ir.line import END, Line
 from tierup.ir.types import DType
 from tierup.lower.tile import (
     Arg,
@@ -49,81 +48,18 @@ _TOKEN = re.compile(
     )""",
     re.VERBOSE | re.ASCII,
 )
-_END = ("end", "")
 
 
-class _Line:
-    """The tokens of one line, read from left to right."""
+class _Line(Line):
+    """One line of a program's text."""
 
     def __init__(self, number: int, text: str) -> None:
-        self.number, self.tokens, self.at = number, list[tuple[str, str]](), 0
-        position, text = 0, text.rstrip()
-        while position < len(text):
-            found = _TOKEN.match(text, position)
-            if found is None:
-                self.fail(f"'{text[position : position + 20]}' cannot be read")
-            self.tokens.append((str(found.lastgroup), found.group(found.lastgroup or 0)))
-            position = found.end()
-
-    def fail(self, reason: str) -> NoReturn:
-        raise ValueError(f"line {self.number}: {reason}")
-
-    @property
-    def next(self) -> tuple[str, str]:
-        return self.tokens[self.at] if self.at < len(self.tokens) else _END
-
-    def expected(self, what: str) -> NoReturn:
-        found = self.next[1][:40]
-        self.fail(f"expected {what}, found '{found}'" if found else f"expected {what}, but the line ends")
-
-    def take(self, *kinds: str) -> str:
-        """The next token, which must be of one of these kinds."""
-        kind, text = self.next
-        if kind not in kinds:
-            self.expected(f"a {' or a '.join(kinds)}")
-        self.at += 1
-        return text
-
-    def accept(self, text: str) -> bool:
-        """Step over `text` if it comes next."""
-        if self.next[1] != text or self.next[0] not in ("sign", "word"):
-            return False
-        self.at += 1
-        return True
-
-    def expect(self, text: str) -> None:
-        if not self.accept(text):
-            self.expected(f"'{text}'")
-
-    def separated(self, item: Callable[[], _Item]) -> tuple[_Item, ...]:
-        """One or more items between commas."""
-        items = [item()]
-        while self.accept(","):
-            items.append(item())
-        return tuple(items)
-
-    def until(self, close: str, item: Callable[[], _Item]) -> tuple[_Item, ...]:
-        """Any number of items between commas, up to `close`."""
-        if self.accept(close):
-            return ()
-        items = self.separated(item)
-        self.expect(close)
-        return items
-
-    def end(self) -> None:
-        if self.next is not _END:
-            self.fail(f"'{self.next[1][:40]}' is too much")
+        super().__init__(number, text, _TOKEN)
 
     def word(self) -> str:
         """A name, quoted or not."""
         text = self.take("word", "text")
         return self.json(text) if text.startswith('"') else text
-
-    def json(self, text: str) -> str:
-        try:
-            return str(json.loads(text, strict=False))
-        except ValueError:
-            self.fail(f"{text[:40]} is no JSON string")
 
     def value(self) -> str:
         """`%name`."""
@@ -134,11 +70,7 @@ class _Line:
         return self.separated(self.value)
 
     def integer(self) -> int:
-        text = self.take("int")
-        try:
-            return int(text)
-        except ValueError:  # Python reads no number of thousands of digits
-            self.fail(f"'{text[:20]}' is no number")
+        return self.number_of(self.take("int"))
 
     def size(self) -> Size:
         if self.next[0] == "int":
@@ -234,7 +166,7 @@ class _Line:
         op = self.word()
         if keyword in KEYWORDS:
             return self.operation(keyword, out, type)
-        return Map(out, type, op, () if self.next is _END else self.values())
+        return Map(out, type, op, () if self.next is END else self.values())
 
     def operation(self, keyword: str, out: str, type: Tile) -> Statement:
         match keyword:
@@ -359,7 +291,7 @@ def parse_program(text: str) -> TileProgram:
     line = _Line(1, "")
     for number, content in enumerate(text.split("\n"), start=1):
         line = _Line(number, content)
-        if line.next is _END:
+        if line.next is END:
             continue
         if program is not None:
             line.fail("there is more after the program")

@@ -143,6 +143,32 @@ def test_products_of_every_number_of_rows(columns: int) -> None:
         np.testing.assert_allclose(compiled(x=x)["y"], expected, atol=2e-6)
 
 
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [
+        (["b", "t", 24], ["b", 24, "u"]),
+        (["b", 3, "t", 24], ["b", 3, 24, 40]),
+        (["b", "t", "k"], ["k", 70]),
+        (["t", 24], [24, "u"]),
+    ],
+)
+def test_products_of_two_inputs(left: list[Any], right: list[Any]) -> None:
+    """Scaled, and with the largest of zero behind it: what follows a product stays in its kernel."""
+    nodes = [node("MatMul", ["x", "w"], ["p"]), node("Mul", ["p", "c"], ["q"]), node("Relu", ["q"], ["y"])]
+    half = numpy_helper.from_array(np.array(0.5, np.float32), "c")
+    rank = max(len(left), len(right))
+    proto = model(nodes, [value("x", left), value("w", right)], [value("y", [None] * rank)], [half])
+    compiled = tierup.load(proto, config=tierup.Config(force_tier=1))
+    assert compiled.report().to_dict()["counters"]["fallback_nodes"] == 0
+    assert compiled.report().kernel_steps == 1
+    for numbers in ((2, 9, 50, 5), (1, 1, 1, 1), (3, 16, 33, 0), (0, 4, 8, 3), (2, 0, 8, 3)):
+        sizes = dict(zip("btuk", numbers, strict=True))
+        x = floats(*(sizes.get(dim, dim) for dim in left))
+        w = floats(*(sizes.get(dim, dim) for dim in right))
+        expected = np.maximum(np.matmul(x.astype(np.float64), w) * 0.5, 0)
+        np.testing.assert_allclose(compiled(x=x, w=w)["y"], expected, atol=4e-6)
+
+
 def test_row_tiles_cover_every_row_once() -> None:
     """The interpreter checks every address, and that loops marked exact are."""
     from tierup.codegen.target import AVX512

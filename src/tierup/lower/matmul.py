@@ -1,4 +1,6 @@
-"""A matmul region -> one tile program: panels of the constant side, rows in tiles, the maps behind it in registers.
+"""A matmul region -> one tile program: columns in panels, rows in tiles, the maps behind it in registers.
+
+A constant right side is packed in panels once; any other is read as it lies, batch by batch.
 
 Rows are taken in full tiles, and what is left in tiles of 4, 2 and 1, so that one row costs one row. Measured on a
 Zen 4 core with a peak of 117 GFLOP/s: 8 x 48 runs at 114-116 on 96 x 3072 x 768 and 96 x 768 x 3072. Panels are as wide
@@ -19,6 +21,7 @@ from tierup.plan.cut import Region
 # Vectors in a panel -> rows in a full tile: about 24 accumulators, which leaves registers for the panel and broadcasts.
 _TILES = {3: 8, 4: 6, 2: 8, 1: 8}
 _LEFT_ROWS = (4, 2, 1)
+_OPEN_VECTORS = 2  # for columns known only in the call, which may be few
 _THREADS = 2  # at least; what is even for two is even enough for more
 _WORK_FLOPS = 60_000  # less is not worth a fork-join of about 0.3 µs at 230 GFLOP/s
 
@@ -43,10 +46,13 @@ class _Matmul:
         assert isinstance(right, TensorType)
         assert left.shape is not None
         assert right.shape is not None
-        self._k, self._n = right.shape
-        self._vectors = _panel_vectors(self._n, lanes)
+        self._k, self._n = right.shape[-2:]
+        self._packed = len(right.shape) == 2 and self._input(1) in dict(graph.weights)
+        self._batched = len(right.shape) > 2
+        self._vectors = _panel_vectors(self._n, lanes, 1 if self._batched else _THREADS)
         self._width = self._vectors * lanes
-        self._m = dims.product(left.shape[:-1])
+        self._m = left.shape[-2] if self._batched else dims.product(left.shape[:-1])
+        self._batch = dims.product(left.shape[:-2]) if self._batched else 1
         self._operands: dict[ValueId, str] = {}
 
     def _input(self, index: int) -> ValueId:
@@ -62,15 +68,27 @@ class _Matmul:
         buffers = [Buffer("a", DType.F32), Buffer("w", DType.F32)]
         buffers += [Buffer(name, self._dtype(value)) for value, name in self._operands.items()]
         buffers.append(Buffer("out", self._dtype(result), "out"))
-        grid = (Grid("j", self._sizes.of(self._n), self._width),)
+        grid = self._grid()
         program = TileProgram("matmul", tuple(buffers), len(self._sizes.dims), grid, body, ("j",))
         return Kernel(
             program,
-            (self._input(0), Panels(self._input(1), self._width), *extras, result),
+            (self._input(0), self._right(), *extras, result),
             tuple(self._sizes.dims),
-            ((self._n, self._width),),
+            (((self._batch, 1),) if self._batched else ()) + ((self._n, self._width),),
             grain=self._grain(),
         )
+
+    def _right(self) -> ValueId | Panels:
+        return Panels(self._input(1), self._width) if self._packed else self._input(1)
+
+    def _grid(self) -> tuple[Grid, ...]:
+        columns = Grid("j", self._sizes.of(self._n), self._width)
+        return (Grid("g", self._sizes.of(self._batch), 1), columns) if self._batched else (columns,)
+
+    def _matrix(self, rows: Dim, columns: Dim, *axes: tuple[str, Size]) -> Index:
+        """Elements of the matrix [rows, columns] of this batch."""
+        batch = (("g", self._sizes.of(self._dims.mul(rows, columns))),) if self._batched else ()
+        return Index((*batch, *axes))
 
     def _grain(self) -> Dim:
         """Panels that are worth a thread's while: fewer, the more rows there are."""
@@ -97,19 +115,17 @@ class _Matmul:
         i, names, sizes = f"i{rows}", self._names, self._sizes
         tile = Tile(DType.F32, (i, "j"))
         start, total, b, a, new, old = (names.new(hint) for hint in ("zero", "sum", "b", "a", "new", "old"))
-        k = sizes.of(self._k)
+        k, n = sizes.of(self._k), sizes.of(self._n)
+        right = self._matrix(self._k, self._n, (f"k{rows}", n), ("j", 1))
+        if self._packed:
+            right = Index((("j", 1), (f"k{rows}", self._width)), 0, (("j", k),))
         inner = Loop(
             f"k{rows}",
             k,
             1,
             (
-                Load(
-                    b,
-                    Tile(DType.F32, (f"k{rows}", "j")),
-                    "w",
-                    Index((("j", 1), (f"k{rows}", self._width)), 0, (("j", k),)),
-                ),
-                Load(a, Tile(DType.F32, (i, f"k{rows}")), "a", Index(((i, k), (f"k{rows}", 1)))),
+                Load(b, Tile(DType.F32, (f"k{rows}", "j")), "w", right),
+                Load(a, Tile(DType.F32, (i, f"k{rows}")), "a", self._matrix(self._m, self._k, (i, k), (f"k{rows}", 1))),
                 Dot(new, tile, a, b, old, f"k{rows}"),
             ),
             ((old, start),),
@@ -118,7 +134,7 @@ class _Matmul:
         )
         body: list[Statement] = [Fill(start, tile, 0.0), inner]
         result = self._epilogue(body, i, total)
-        body.append(Store("out", Index(((i, sizes.of(self._n)), ("j", 1))), result))
+        body.append(Store("out", self._matrix(self._m, self._n, (i, n), ("j", 1)), result))
         return Loop(i, sizes.of(end), rows, tuple(body), begin=sizes.of(begin), exact=True)
 
     def _epilogue(self, body: list[Statement], i: str, total: str) -> str:
@@ -162,16 +178,16 @@ class _Matmul:
         if len(type.shape) == 1:
             return Index((("j", 1),)), ("j",)
         row: Size = self._sizes.of(self._n)
-        return Index(((i, row), ("j", 1))), (i, "j")
+        return self._matrix(self._m, self._n, (i, row), ("j", 1)), (i, "j")
 
 
-def _panel_vectors(columns: Dim, lanes: int) -> int:
+def _panel_vectors(columns: Dim, lanes: int, threads: int) -> int:
     """The width that leaves the busiest thread the least to do, the best tile first among equals."""
     if not isinstance(columns, int):
-        return next(iter(_TILES))
+        return _OPEN_VECTORS
 
     def busiest(vectors: int) -> int:
         panels = -(-columns // (vectors * lanes))
-        return -(-panels // _THREADS) * vectors
+        return -(-panels // threads) * vectors
 
     return min(_TILES, key=busiest)

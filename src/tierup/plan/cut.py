@@ -1,9 +1,9 @@
 """Which nodes of a core graph run as one kernel: regions, and the reason for every node that is in none.
 
 A *rows* region is maps and reductions over the last axis on one domain: every value in it has the domain's shape, or
-that shape with a last size of 1. A *matmul* region is one product with a constant right side and the maps that follow
-it. A *move* region is one transpose or broadcast that has to be written out. `legality` says whether a node could be
-compiled at all; what joins what is decided by `cut`.
+that shape with a last size of 1. A *matmul* region is one product and the maps that follow it. A *move* region is one
+transpose or broadcast that has to be written out. `legality` says whether a node could be compiled at all; what joins
+what is decided by `cut`.
 """
 
 from __future__ import annotations
@@ -66,10 +66,10 @@ def legality(graph: Graph, node: Node) -> str | None:
 
 def _matmul_legality(graph: Graph, node: Node) -> str | None:
     left, right = (_tensor(graph, value) for value in node.inputs)
-    if node.inputs[1] not in dict(graph.weights):
-        return "the right side of the product is no constant"
-    if len(_shape(right)) != 2 or left.dtype is not DType.F32:
-        return "only f32 products with a constant matrix are compiled yet"
+    if left.dtype is not DType.F32:
+        return f"products of {left.dtype!r} are not compiled yet"
+    if len(_shape(right)) != 2 and _shape(left)[:-2] != _shape(right)[:-2]:
+        return "the batches of the product are not known to be equal"
     return None
 
 

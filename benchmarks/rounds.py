@@ -18,6 +18,7 @@ def interleaved(contenders: Sequence[str], task: str, model: Path, inputs: Path,
     results: dict[str, Figures] = {name: {} for name in contenders}
     # Installed packages have their modules compiled; an editable checkout gets the same, as for any user.
     environment = {key: text for key, text in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
+    environment["TIERUP_ADAPT"] = "0"  # nothing is measured in the background while something is timed
     for turn in range(rounds):
         for name in [*contenders[turn % len(contenders) :], *contenders[: turn % len(contenders)]]:
             command = [sys.executable, "-m", "benchmarks.worker", name, task, str(model), str(inputs)]

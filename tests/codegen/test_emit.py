@@ -16,9 +16,9 @@ from tierup.codegen.elf import undefined
 from tierup.codegen.llvm.emit import emit_llvm
 from tierup.codegen.objects import assembly, compile_object, load_object
 from tierup.codegen.target import AVX2, AVX512, NEON, Target, target_of
-from tierup.ir.types import Array
+from tierup.ir.types import Array, DType
 from tierup.lower.interpret import grid_steps, interpret
-from tierup.lower.tile import MAPS, TileProgram
+from tierup.lower.tile import MAPS, Buffer, Grid, Index, Load, Map, Store, Tile, TileProgram
 from tierup.plan.cut import ELEMENTWISE
 from tierup.profile.machine import identify
 
@@ -110,3 +110,17 @@ def test_damaged_objects_are_refused() -> None:
 
 def test_the_planner_knows_every_map() -> None:
     assert ELEMENTWISE | {"fma"} == MAPS.keys()
+
+
+def test_two_roundings_stay_two() -> None:
+    """f64 to f32 to f16: LLVM would join them into a call of a library, which is also another number."""
+    body = (
+        Load("v", Tile(DType.F32), "x", Index()),
+        Map("t", Tile(DType.F32), "tanh", ("v",)),
+        Store("y", Index(), "t"),
+    )
+    buffers = (Buffer("x", DType.F64), Buffer("y", DType.F16, "out"))
+    program = TileProgram("narrow", buffers, 0, (Grid("i", 1, 1),), body)
+    x, y = np.array([1e-3 + 1e-12]), np.zeros(1, np.float16)
+    run(program, {"x": x, "y": y}, ())
+    assert y[0] == np.tanh(x.astype(np.float32)).astype(np.float16)[0]

@@ -93,6 +93,8 @@ def to_memory(writer: Writer, value: str, computed: DType, stored: DType, lanes:
         return writer.value(f"zext {register_type(DType.BOOL, lanes)} {value} to {memory_type(stored, lanes)}")
     if stored is DType.F16:
         value = convert(writer, value, computed, DType.F32, lanes)
+        # kept apart from a rounding f64 -> f32 before it: LLVM would join the two, and call a library for f64 -> f16
+        value = writer.value(f"freeze {register_type(DType.F32, lanes)} {value}")
         return writer.value(f"fptrunc {register_type(DType.F32, lanes)} {value} to {memory_type(stored, lanes)}")
     if stored is DType.BF16:
         return _round_to_bf16(writer, convert(writer, value, computed, DType.F32, lanes), lanes)

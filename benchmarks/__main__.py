@@ -1,4 +1,4 @@
-"""python -m benchmarks [--rounds N] [--json FILE] [NAME ...]: all benchmarks, or compiled, load, overhead."""
+"""python -m benchmarks [--rounds N] [--json FILE] [NAME ...]: all benchmarks, or those named."""
 
 from __future__ import annotations
 
@@ -11,9 +11,15 @@ from pathlib import Path
 from benchmarks.compiled import compiled_benchmark
 from benchmarks.load import load_benchmark
 from benchmarks.overhead import overhead_benchmark
+from benchmarks.products import products_benchmark
 from tierup.profile.machine import identify
 
-BENCHMARKS = {"overhead": overhead_benchmark, "compiled": compiled_benchmark, "load": load_benchmark}
+BENCHMARKS = {
+    "overhead": overhead_benchmark,
+    "products": products_benchmark,
+    "compiled": compiled_benchmark,
+    "load": load_benchmark,
+}
 
 
 def main() -> None:

@@ -78,3 +78,10 @@ def feed_forward(width: int = 1024, hidden: int = 4096, layers: int = 4) -> onnx
         down = s.op("Add", [s.op("MatMul", [up, s.weight(hidden, width)]), s.weight(width)])
         x = s.op("Add", [x, down])
     return s.model({"x": ["batch", width]}, x, ["batch", width])
+
+
+def product(depth: int, columns: int) -> onnx.ModelProto:
+    """relu(x w + b), rows open."""
+    s = _Sketch()
+    y = s.op("Relu", [s.op("Add", [s.op("MatMul", ["x", s.weight(depth, columns)]), s.weight(columns)])])
+    return s.model({"x": ["rows", depth]}, y, ["rows", columns])

@@ -2,9 +2,9 @@
 
 A constant right side is packed in panels once; any other is read as it lies, batch by batch.
 
-Rows are taken in full tiles, and what is left in tiles of 4, 2 and 1, so that one row costs one row. Measured on a
-Zen 4 core with a peak of 117 GFLOP/s: 8 x 48 runs at 114-116 on 96 x 3072 x 768 and 96 x 768 x 3072. Panels are as wide
-as divides the columns evenly among the threads: of 128 columns, three panels of 48 would give one thread two.
+Rows are taken in full tiles, and what is left in tiles of 4, 2 and 1, so that one row costs one row. Panels
+are as wide as divides the columns evenly among two threads: of 128 columns, three panels of 48 would give one thread
+two. `benchmarks/products.py` measures what comes of it.
 """
 
 from __future__ import annotations

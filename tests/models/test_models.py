@@ -1,8 +1,9 @@
 """Every real model gives ONNX Runtime's answer.
 
-The measure is the root mean square of the difference over that of the answer. Float models: 1e-3, twice the largest
-seen (yunet's obj_16 at 7e-4, where both are sigmoids near 0; all others are below 2e-5, the rounding of f32 sums taken
-in another order). Models that quantise activations while they run: 0.15, because a sum that differs in its last bit
+The measure is the root mean square of the difference over that of the answer. Float models: 5e-5, some hundred f32
+roundings, for sums taken in another order through some fifty layers (largest seen: 1.2e-5). Two outputs of yunet have
+their own: they are sigmoids near 0, where nearly all of the difference is ONNX Runtime's own distance from the float64
+answer. Models that quantise activations while they run: 0.15, because a sum that differs in its last bit
 can round to the next of 256 steps, and later layers multiply that (resnet50_qdq: one flip in layer 2 becomes 3% at the
 output; ONNX Runtime differs from itself by 9% on minilm_l6_dynq8 when its optimiser is switched off). There the check
 that bites is the other one: each node, fed what the float64 evaluation feeds it, stays within one step.
@@ -22,7 +23,8 @@ from tierup.frontends.onnx import load_onnx
 from tierup.reference.bind import bind, widen
 from tierup.reference.evaluate import evaluate
 
-FLOAT_TOLERANCE = 1e-3
+FLOAT_TOLERANCE = 5e-5
+OUTPUT_TOLERANCE = {("yunet", "obj_8"): 2e-4, ("yunet", "obj_16"): 1e-3}
 QUANTISED_TOLERANCE = 0.15
 QUANTISED = {"minilm_l6_dynq8", "moonshine_tiny_enc", "resnet50_qdq"}
 
@@ -53,7 +55,8 @@ def check(name: str, actual: dict[str, Any], expected: dict[str, Any]) -> None:
         if wanted.dtype.kind != "f":
             assert np.array_equal(got, wanted), output
         else:
-            tolerance = QUANTISED_TOLERANCE if name in QUANTISED else FLOAT_TOLERANCE
+            usual = QUANTISED_TOLERANCE if name in QUANTISED else FLOAT_TOLERANCE
+            tolerance = OUTPUT_TOLERANCE.get((name, output), usual)
             assert rms_difference(got, wanted) <= tolerance, output
 
 

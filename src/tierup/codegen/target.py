@@ -16,7 +16,6 @@ class Target:
     cpu: str
     features: str
     vector_bits: int
-    vector_registers: int
 
     @property
     def lanes(self) -> int:
@@ -28,10 +27,10 @@ _X86 = "x86_64-unknown-linux-gnu"
 _AVX2 = "+sse4.2,+avx,+avx2,+fma,+f16c,+bmi,+bmi2"
 _AVX512 = _AVX2 + ",+avx512f,+avx512bw,+avx512cd,+avx512dq,+avx512vl,-prefer-256-bit"
 
-AVX2 = Target("avx2", _X86, "x86-64-v3", _AVX2, 256, 16)
+AVX2 = Target("avx2", _X86, "x86-64-v3", _AVX2, 256)
 # LLVM prefers 256-bit registers on some of these machines; here the width is chosen, not guessed.
-AVX512 = Target("avx512", _X86, "x86-64-v4", _AVX512, 512, 32)
-NEON = Target("neon", "aarch64-unknown-linux-gnu", "generic", "+neon", 128, 32)
+AVX512 = Target("avx512", _X86, "x86-64-v4", _AVX512, 512)
+NEON = Target("neon", "aarch64-unknown-linux-gnu", "generic", "+neon", 128)
 
 _NEEDS_AVX512 = {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl", "fma", "f16c", "bmi2"}
 _NEEDS_AVX2 = {"avx2", "fma", "f16c", "bmi2"}

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from tierup.ir.dims import DimOp
-from tierup.ir.types import Array, DType, Sym, TensorType, Type, dtype_from_numpy
+from tierup.ir.types import Array, DType, TensorType, Type, dtype_from_numpy
 
 ValueId = int
 
@@ -214,10 +214,3 @@ def static_type(array: Array) -> TensorType:
     if dtype is None:
         raise TypeError(f"NumPy dtype {array.dtype} is none of Tierup's")
     return TensorType(dtype, tuple(array.shape))
-
-
-def syms_of(type: Type) -> tuple[Sym, ...]:
-    """The syms in a tensor's shape."""
-    if isinstance(type, TensorType) and type.shape:
-        return tuple(dim for dim in type.shape if isinstance(dim, Sym))
-    return ()

@@ -79,7 +79,7 @@ class _Session(_native.Runner):
             weights_bytes=self.imported.weights.total_bytes,
             threads=_native.threads(),
             calls=self.calls,
-            fallback_nodes=len(self._plan.callouts),
+            fallback_nodes=self._plan.fallback_nodes,
             kernels=self._plan.slots,
             kernel_steps=self._plan.count(StepCode.KERNEL),
         )

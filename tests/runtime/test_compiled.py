@@ -14,8 +14,9 @@ import tierup
 from tierup.frontends.onnx import load_onnx
 from tierup.lower.tile import Loop, TileProgram
 from tierup.lower.verify import verify
-from tierup.plan.cut import Region, cut
+from tierup.plan.cut import cut
 from tierup.plan.program import StepCode
+from tierup.plan.regions import Region
 from tierup.rewrite.rewrite import lower_to_core
 
 RANDOM = np.random.default_rng(0)

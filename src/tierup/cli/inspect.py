@@ -14,7 +14,8 @@ from rich.table import Table
 from tierup.cli.show import shape_text, write_json
 from tierup.frontends.onnx.schema import onnx_type
 from tierup.ir.graph import Weights
-from tierup.plan.cut import Region, cut
+from tierup.plan.cut import cut
+from tierup.plan.regions import Region
 from tierup.rewrite.decompose import reasons
 from tierup.rewrite.rewrite import lower_to_core, simplify
 from tierup.session import Model, load

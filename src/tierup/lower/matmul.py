@@ -16,7 +16,7 @@ from tierup.lower.kernel import Kernel, Panels
 from tierup.lower.names import Names, Sizes
 from tierup.lower.rows import constant_scalar, map_statement
 from tierup.lower.tile import Buffer, Dot, Fill, Grid, Index, Load, Loop, Size, Statement, Store, Tile, TileProgram
-from tierup.plan.cut import Region
+from tierup.plan.regions import Region
 
 # Vectors in a panel -> rows in a full tile: about 24 accumulators, which leaves registers for the panel and broadcasts.
 _TILES = {3: 8, 4: 6, 2: 8, 1: 8}

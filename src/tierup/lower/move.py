@@ -8,7 +8,7 @@ from tierup.ir.types import Dim, Shape, TensorType
 from tierup.lower.kernel import Kernel
 from tierup.lower.names import Sizes
 from tierup.lower.tile import Buffer, Grid, Index, Load, Loop, Statement, Store, Tile, TileProgram
-from tierup.plan.cut import Region
+from tierup.plan.regions import Region
 
 _GRAIN_ELEMS = 8192  # elements that are worth a thread's while
 

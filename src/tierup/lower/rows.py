@@ -30,7 +30,7 @@ from tierup.lower.tile import (
     Tile,
     TileProgram,
 )
-from tierup.plan.cut import REDUCTIONS, Region, present_axes
+from tierup.plan.regions import REDUCTIONS, Region, present_axes
 
 _IDENTITY = {"sum": 0.0, "prod": 1.0, "max": float("-inf"), "min": float("inf")}
 _COMBINE = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}

@@ -1,145 +1,17 @@
-"""Which nodes of a core graph run as one kernel: regions, and the reason for every node that is in none.
+"""Divides a core graph into regions.
 
-A *rows* region is maps and reductions over the last axis on one domain: every value in it has the domain's shape, or
-that shape with a last size of 1. A *matmul* region is one product and the maps that follow it. A *move* region is one
-transpose or broadcast that has to be written out. `legality` says whether a node could be compiled at all; what joins
-what is decided by `cut`.
+Products are placed first, with what follows them; what is left is grouped greedily from the front into regions as large
+as legality allows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 
 from tierup.ir.graph import Graph, Node, ValueId
-from tierup.ir.types import Dim, DType, Shape, TensorType
-
-COMPUTED = frozenset({DType.F32, DType.F64, DType.I32, DType.I64, DType.U8, DType.I8, DType.BOOL})
-REDUCTIONS = {"core.reduce_sum": "sum", "core.reduce_prod": "prod", "core.reduce_max": "max", "core.reduce_min": "min"}
-# The element-wise core ops that tile programs have maps for; a test keeps the two lists equal.
-ELEMENTWISE = frozenset({
-    "abs", "acos", "acosh", "add", "and", "asin", "asinh", "atan", "atanh", "ceil", "cos", "cosh", "div", "eq", "erf",
-    "exp", "expm1", "floor", "fmod", "le", "log", "log1p", "lt", "max", "min", "mod", "mul", "neg", "not", "or", "pow",
-    "round", "select", "shl", "shr", "sin", "sinh", "sqrt", "sub", "tan", "tanh", "xor",
-})  # fmt: skip
-MOVES = frozenset({"core.transpose", "core.broadcast"})
-_FLOAT_ONLY = frozenset({"pow", "fmod"})  # integer forms are not lowered yet
-
-
-@dataclass(frozen=True)
-class Region:
-    """Nodes by position in the graph, in an order in which they can run, and the shape they run over."""
-
-    kind: str
-    nodes: tuple[int, ...]
-    domain: Shape
-
-
-@dataclass(frozen=True)
-class Cut:
-    """A graph divided: regions and single nodes, in an order in which they can run, and why nodes stand alone."""
-
-    order: tuple[Region | int, ...]
-    refusals: dict[int, str] = field(default_factory=dict)
-
-
-def legality(graph: Graph, node: Node) -> str | None:
-    """Why a node cannot be part of any region; None if it can."""
-    if not node.op.startswith("core."):
-        return f"{node.op} is no core op"
-    for value in (*node.inputs, *node.outputs):
-        if value is None:
-            continue
-        type = graph.type(value)
-        if not isinstance(type, TensorType) or type.shape is None:
-            return "a rank is known only in the call"
-        if type.dtype not in COMPUTED:
-            return f"{type.dtype!r} is not compiled yet"
-    if node.op == "core.matmul":
-        return _matmul_legality(graph, node)
-    if node.op in MOVES:
-        return _move_legality(graph, node)
-    if node.op in REDUCTIONS:
-        return _reduction_legality(graph, node)
-    return _map_legality(graph, node)
-
-
-def _matmul_legality(graph: Graph, node: Node) -> str | None:
-    left, right = (_tensor(graph, value) for value in node.inputs)
-    if left.dtype is not DType.F32:
-        return f"products of {left.dtype!r} are not compiled yet"
-    if len(_shape(right)) != 2 and _shape(left)[:-2] != _shape(right)[:-2]:
-        return "the batches of the product are not known to be equal"
-    return None
-
-
-def _move_legality(graph: Graph, node: Node) -> str | None:
-    source, result = _shape(_tensor(graph, node.inputs[0])), _shape(_tensor(graph, node.outputs[0]))
-    if not result:
-        return "a single element is not worth a kernel"
-    if node.op == "core.broadcast" and present_axes(source, result) is None:
-        return "whether a size broadcasts is known only in the call"
-    return None
-
-
-def _reduction_legality(graph: Graph, node: Node) -> str | None:
-    source = _tensor(graph, node.inputs[0])
-    rank = len(_shape(source))
-    if tuple(node.attrs["axes"]) != (rank - 1,):
-        return "only reductions over the last axis are compiled yet"
-    if not source.dtype.is_float and source.dtype not in (DType.I32, DType.I64):
-        return f"reductions of {source.dtype!r} are not compiled yet"
-    return None
-
-
-def _map_legality(graph: Graph, node: Node) -> str | None:
-    name = node.op.removeprefix("core.")
-    if node.op == "core.reshape":
-        return "it is the same memory under other sizes: no kernel is needed"
-    if name not in ELEMENTWISE and name != "cast":
-        return f"{node.op} has no lowering yet"
-    result = _tensor(graph, node.outputs[0])
-    if name in _FLOAT_ONLY and not result.dtype.is_float:
-        return f"{node.op} of {result.dtype!r} has no lowering yet"
-    if not _shape(result):
-        return "a single element is not worth a kernel"
-    for value in node.inputs:
-        if present_axes(_shape(_tensor(graph, value)), _shape(result)) is None:
-            return "whether a size broadcasts is known only in the call"
-    return None
-
-
-def _tensor(graph: Graph, value: ValueId | None) -> TensorType:
-    assert value is not None
-    type = graph.type(value)
-    assert isinstance(type, TensorType)
-    return type
-
-
-def _shape(type: TensorType) -> Shape:
-    assert type.shape is not None
-    return type.shape
-
-
-def present_axes(shape: Shape, domain: Shape) -> tuple[bool, ...] | None:
-    """For each axis of the domain, whether `shape` has it or repeats along it; None where that is not known."""
-    if len(shape) > len(domain):
-        return None
-    padded: tuple[Dim, ...] = (1,) * (len(domain) - len(shape)) + shape
-    present = []
-    for own, whole in zip(padded, domain, strict=True):
-        if own == whole:
-            present.append(True)
-        elif own == 1:
-            present.append(False)
-        else:
-            return None
-    return tuple(present)
-
-
-def row_shape(domain: Shape) -> Shape:
-    """The shape of one element a row."""
-    return (*domain[:-1], 1)
+from tierup.ir.types import Shape
+from tierup.plan.products import products
+from tierup.plan.regions import MOVES, REDUCTIONS, Cut, Region, legality, present_axes, row_shape, shape_of, tensor
 
 
 class _Group:
@@ -169,6 +41,10 @@ class _Cutter:
         self._refusals: dict[int, str] = {}
 
     def cut(self) -> Cut:
+        for region in products(self._graph):
+            group = _Group(region.kind, region.domain, region.nodes[0])
+            group.nodes = list(region.nodes)
+            self._group.update(dict.fromkeys(region.nodes, group))
         for index, node in enumerate(self._graph.nodes):
             reason = legality(self._graph, node)
             if reason is not None:
@@ -178,13 +54,10 @@ class _Cutter:
         return Cut(tuple(self._ordered()), self._refusals)
 
     def _place(self, index: int, node: Node) -> None:
-        if node.op == "core.matmul":
-            self._matmul(index, node)
-            return
         if node.op in MOVES:
-            self._group[index] = _Group("move", _shape(_tensor(self._graph, node.outputs[0])), index)
+            self._group[index] = _Group("move", shape_of(tensor(self._graph, node.outputs[0])), index)
             return
-        domain = _shape(_tensor(self._graph, node.inputs[0] if node.op in REDUCTIONS else node.outputs[0]))
+        domain = shape_of(tensor(self._graph, node.inputs[0] if node.op in REDUCTIONS else node.outputs[0]))
         group = _Group("rows", domain, index)
         self._group[index] = group
         for value in node.inputs:
@@ -192,29 +65,6 @@ class _Cutter:
             before = self._group.get(producer) if producer is not None else None
             if before is not None and before is not self._group[index]:
                 self._join(before, self._group[index])
-
-    def _matmul(self, index: int, node: Node) -> None:
-        """The product and the chain of maps behind it that nobody else looks into."""
-        result = node.outputs[0]
-        domain = _shape(_tensor(self._graph, result))
-        group = _Group("matmul", domain, index)
-        self._group[index] = group
-        while result is not None and result not in self._graph.outputs and len(self._uses.get(result, ())) == 1:
-            following = self._uses[result][0]
-            after = self._graph.nodes[following]
-            if not self._epilogue(after, domain):
-                return
-            group.nodes.append(following)
-            self._group[following] = group
-            result = after.outputs[0]
-
-    def _epilogue(self, node: Node, domain: Shape) -> bool:
-        if node.op.removeprefix("core.") not in ELEMENTWISE or legality(self._graph, node) is not None:
-            return False
-        if _shape(_tensor(self._graph, node.outputs[0])) != domain:
-            return False
-        shapes = [_shape(_tensor(self._graph, value)) for value in node.inputs]
-        return all(shape == domain or shape in ((), (1,)) or shape == domain[-1:] for shape in shapes)
 
     def _join(self, before: _Group, after: _Group) -> None:
         """Make one region of two, if the domains fit and no path leads out of it and back in."""
@@ -234,8 +84,8 @@ class _Cutter:
         """Whether every value of a group has the domain's shape or one element a row, and all inputs reach it."""
         for index in group.nodes:
             node = self._graph.nodes[index]
-            shapes = [_shape(_tensor(self._graph, value)) for value in node.inputs]
-            result = _shape(_tensor(self._graph, node.outputs[0]))
+            shapes = [shape_of(tensor(self._graph, value)) for value in node.inputs]
+            result = shape_of(tensor(self._graph, node.outputs[0]))
             if node.op in REDUCTIONS:
                 if shapes[0] != domain:
                     return False

@@ -62,6 +62,7 @@ class StepCode(IntEnum):
 
 
 Constant = str | tuple[str, int]
+BASELINE = "plan.baseline"  # a call-out that answers the whole call: its body is the graph as imported
 ABSENT = -1  # an input that is left out, or an output that nobody wants
 
 # What the operands of each step are, for the printer: v value, d dim, n literal, t target, f function, c call-out,
@@ -106,6 +107,11 @@ class Plan:
 
     def __repr__(self) -> str:
         return print_plan(self)
+
+    @property
+    def fallback_nodes(self) -> int:
+        """How many nodes run in Python whenever a call gets to them."""
+        return sum(node.op != BASELINE for node in self.callouts)
 
     def count(self, code: StepCode) -> int:
         """How many steps of one kind all functions have together."""

@@ -6,16 +6,13 @@ defaults and names of dims stay. Bodies of control nodes go through it too. New 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from tierup.ir.graph import Graph, Weights
+from tierup.rewrite.assume import Assumptions
 from tierup.rewrite.decompose import decompose
 from tierup.rewrite.fold import fold, known_integers
 from tierup.rewrite.merge import merge
 from tierup.rewrite.rules import simpler
 from tierup.rewrite.walk import walk
-
-Pass = Callable[[Graph, Weights], Graph]
 
 _ROUNDS = 8  # real models settle in two or three; a rule may need another's result
 
@@ -45,25 +42,21 @@ def apply_rules(graph: Graph, weights: Weights) -> Graph:
     return walk(graph, weights, (simpler,)).graph
 
 
-def simplify(graph: Graph, weights: Weights) -> Graph:
+def simplify(graph: Graph, weights: Weights, assume: Assumptions | None = None) -> Graph:
     """All of the above at once, until nothing changes. Afterwards none of them finds anything to do."""
     for _ in range(_ROUNDS):
-        walked = walk(graph, weights, (known_integers, fold, simpler, merge))
+        walked = walk(graph, weights, (known_integers, fold, simpler, merge), assume)
         graph = walked.graph
         if not walked.changes:
             return graph
-    return prune(graph, weights)
+    return walk(graph, weights, (), assume).graph
 
 
-LOWERING: tuple[Pass, ...] = (
-    simplify,  # constants stand where the decompositions look for axes, pads and shapes
-    decompose,  # core ops, and those that stay whole with a reason
-    simplify,  # what the decompositions wrote too carefully is gone
-)
+def lower_to_core(graph: Graph, weights: Weights, assume: Assumptions | None = None) -> Graph:
+    """The graph that is planned and compiled: core ops, simplified.
 
-
-def lower_to_core(graph: Graph, weights: Weights) -> Graph:
-    """The graph that is planned and compiled: core ops, simplified."""
-    for pass_ in LOWERING:
-        graph = pass_(graph, weights)
-    return graph
+    With `assume`, it computes the same as `graph` in those calls in which everything assumed there holds.
+    """
+    graph = simplify(graph, weights, assume)  # constants stand where the decompositions look for axes and shapes
+    graph = decompose(graph, weights, assume)  # core ops, and those that stay whole with a reason
+    return simplify(graph, weights, assume)  # what the decompositions wrote too carefully is gone

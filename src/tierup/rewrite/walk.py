@@ -11,11 +11,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from tierup.ir.build import GraphBuilder
-from tierup.ir.dims import DimError
+from tierup.ir.dims import DimBuilder, DimError
 from tierup.ir.graph import Attrs, Graph, Node, Value, ValueId, Weights
 from tierup.ir.infer import InferError, Out
 from tierup.ir.ops import Kind, lookup
 from tierup.ir.types import Dim, DType, Shape, Sym, TensorType, Type
+from tierup.rewrite.assume import Assumptions
 
 Values = Sequence[ValueId | None]
 Bodies = tuple[tuple[str, Graph], ...]
@@ -28,8 +29,9 @@ class Rewriter(GraphBuilder):
     Types are inferred leniently: a node that cannot be right stays, and says so when it runs.
     """
 
-    def __init__(self, weights: Weights, source: Graph) -> None:
+    def __init__(self, weights: Weights, source: Graph, dims: DimBuilder | None = None) -> None:
         super().__init__(weights, source.name, lenient=True)
+        self.dims = dims or self.dims
         self.source = source
         self.origin = ""  # the name for nodes that rules add
         self._producers: dict[ValueId, Node] = {}
@@ -180,9 +182,12 @@ class Walked:
     changes: int
 
 
-def walk(graph: Graph, weights: Weights, rules: Sequence[Rule]) -> Walked:
-    """A new graph in which each live node of `graph` has met `rules`: the first that answers replaces it."""
-    out = Rewriter(weights, graph)
+def walk(graph: Graph, weights: Weights, rules: Sequence[Rule], assume: Assumptions | None = None) -> Walked:
+    """A new graph in which each live node of `graph` has met `rules`: the first that answers replaces it.
+
+    With `assume`, sizes of the outermost graph that look equal become one, and what was assumed is collected there.
+    """
+    out = Rewriter(weights, graph, assume.builder(len(graph.inputs)) if assume else None)
     values = _inputs(out, graph)
     used = live(graph)
     digests = dict(graph.weights)

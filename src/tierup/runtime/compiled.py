@@ -13,6 +13,7 @@ from tierup.codegen.target import Target
 from tierup.ir.dims import READS, DimBuilder
 from tierup.ir.graph import Graph, Node, ValueId, Weights
 from tierup.ir.types import Dim, DType, Shape, Sym, TensorType
+from tierup.lower.attention import lower_attention
 from tierup.lower.kernel import Kernel, Panels
 from tierup.lower.matmul import lower_matmul
 from tierup.lower.move import lower_move
@@ -20,8 +21,10 @@ from tierup.lower.rows import lower_rows
 from tierup.lower.text import print_program
 from tierup.lower.tile import TileProgram
 from tierup.plan.baseline import FunctionCompiler, PlanCompiler
-from tierup.plan.cut import Cut, Region, cut
-from tierup.plan.program import Assembler, DimCode, Plan, StepCode
+from tierup.plan.cut import cut
+from tierup.plan.program import BASELINE, Assembler, DimCode, Plan, StepCode
+from tierup.plan.regions import Cut, Region
+from tierup.rewrite.assume import Assumptions, Pair
 from tierup.rewrite.rewrite import lower_to_core
 
 _HEAP, _ARENA = 0, 1
@@ -32,6 +35,7 @@ _DIM_CODES = {
     "max": DimCode.MAX, "eq": DimCode.EQ, "lt": DimCode.LT, "select": DimCode.SELECT,
     "broadcast": DimCode.BROADCAST, "abs": DimCode.ABS, "of": DimCode.OF, "elem": DimCode.ELEM,
 }  # fmt: skip
+_LOWERINGS = {"rows": lower_rows, "matmul": lower_matmul, "move": lower_move, "attention": lower_attention}
 
 
 @dataclass(frozen=True)
@@ -46,20 +50,30 @@ class Compiled:
 
 def compile_plan(imported: Graph, weights: Weights, target: Target) -> Compiled:
     """Lower to core ops, cut into regions, lower the regions, and write the steps of a call."""
-    graph = lower_to_core(imported, weights)
+    assume = Assumptions()
+    graph = lower_to_core(imported, weights, assume)
     division = cut(graph)
-    compiler = _Compiler(weights, target, division)
+    compiler = _Compiler(weights, target, division, Guard(tuple(assume.pairs), imported))
     compiler.function(graph)
     constants: tuple[str | tuple[str, int], ...] = tuple(compiler.constants)
     plan = Plan(tuple(compiler.functions), tuple(compiler.callouts), constants, len(compiler.programs))
     return Compiled(plan, tuple(compiler.programs), graph, division)
 
 
+@dataclass(frozen=True)
+class Guard:
+    """Sizes that must be equal in a call, and the graph that answers where they are not."""
+
+    pairs: tuple[Pair, ...]
+    otherwise: Graph
+
+
 class _Compiler(PlanCompiler):
     """Function 0 is compiled; bodies of control flow stay as the baseline has them."""
 
-    def __init__(self, weights: Weights, target: Target, division: Cut) -> None:
+    def __init__(self, weights: Weights, target: Target, division: Cut, guard: Guard) -> None:
         super().__init__()
+        self.guard = guard
         self.weight_table = weights
         self.target = target
         self.division = division
@@ -126,6 +140,7 @@ class _FunctionWithKernels(FunctionCompiler):
     def compile(self) -> None:
         for value, digest in self.graph.defaults:
             self.out.emit(StepCode.DEFAULT, value, self.compiler.constant(digest))
+        failing = self._check_guard()
         self._reserve()
         for unit, kernel in self._units:
             if kernel is not None:
@@ -134,6 +149,26 @@ class _FunctionWithKernels(FunctionCompiler):
                 self._single(self.graph.nodes[unit])
         for value in self.graph.outputs:
             self.bind(value)
+        if failing is not None:
+            self._otherwise(failing)
+
+    def _check_guard(self) -> int | None:
+        """Jump away where an assumption does not hold; returns the jump, whose target is not known yet."""
+        if not self.compiler.guard.pairs:
+            return None
+        code = _GuardCode(self.out, self._dims)
+        holds = code.all_equal(self.compiler.guard.pairs)
+        self._registers.update(code.registers)
+        return self.out.emit(StepCode.BRANCH_DIM, holds, 0)
+
+    def _otherwise(self, failing: int) -> None:
+        """The baseline answers the whole call: its node holds the graph as imported."""
+        end = self.out.emit(StepCode.JUMP, 0)
+        self.out.land(failing)
+        graph = self.graph
+        node = Node(BASELINE, 1, graph.inputs, graph.outputs, graphs=(("graph", self.compiler.guard.otherwise),))
+        self.out.emit(StepCode.CALLOUT, self.compiler.callout(node), list(graph.inputs), list(graph.outputs))
+        self.out.land(end)
 
     def _single(self, node: Node) -> None:
         """A node on its own: a reshape is the same memory under other sizes, everything else calls out."""
@@ -215,7 +250,7 @@ class _FunctionWithKernels(FunctionCompiler):
     def _lower(self, unit: Region | int) -> Kernel | None:
         if isinstance(unit, int):
             return None
-        lower = {"rows": lower_rows, "matmul": lower_matmul, "move": lower_move}[unit.kind]
+        lower = _LOWERINGS[unit.kind]
         return lower(self.graph, self.compiler.weight_table, unit, self._dims, self.compiler.target.lanes)
 
     def _type(self, value: ValueId) -> TensorType:
@@ -357,6 +392,49 @@ class _FunctionWithKernels(FunctionCompiler):
             self.out.emit(StepCode.ALLOC, value, type.dtype.code, _HEAP, -1, sizes)
         else:
             self.out.emit(StepCode.ALLOC, value, type.dtype.code, _ARENA, self._offsets[place], sizes)
+
+
+class _GuardCode:
+    """Dim code that compares sizes and never fails: a division by zero counts as not equal."""
+
+    def __init__(self, out: Assembler, dims: DimBuilder) -> None:
+        self._out, self._dims = out, dims
+        self._instructions: list[tuple[int, ...]] = []
+        self._conditions: list[int] = []
+        self.registers: dict[Dim, int] = {}
+
+    def all_equal(self, pairs: Sequence[Pair]) -> int:
+        """The register that is 1 if the sizes of every pair are equal, else 0."""
+        for a, b in pairs:
+            self._conditions.append(self._do(DimCode.EQ, self._of(a), self._of(b)))
+        holds = self._conditions[0]
+        for condition in self._conditions[1:]:
+            holds = self._do(DimCode.MIN, holds, condition)
+        self._out.dims(*self._instructions)
+        return holds
+
+    def _do(self, code: DimCode, *operands: int) -> int:
+        register = self._out.dim()
+        self._instructions.append((code, register, *operands))
+        return register
+
+    def _of(self, dim: Dim) -> int:
+        if dim not in self.registers:
+            self.registers[dim] = self._computed(dim)
+        return self.registers[dim]
+
+    def _computed(self, dim: Dim) -> int:
+        if isinstance(dim, int):
+            return self._do(DimCode.CONST, dim)
+        op = self._dims.ops[dim.id]
+        if op.op in READS:
+            return self._do(_DIM_CODES[op.op], *op.args)  # type: ignore[arg-type]  # reads have numbers alone
+        operands = [self._of(argument) for argument in op.args]
+        if op.op in ("floordiv", "ceildiv", "truncdiv", "mod"):
+            zero = self._do(DimCode.EQ, operands[1], self._of(0))
+            self._conditions.append(self._do(DimCode.EQ, zero, self._of(0)))
+            operands[1] = self._do(DimCode.ADD, operands[1], zero)
+        return self._do(_DIM_CODES[op.op], *operands)
 
 
 def _results(kernel: Kernel) -> list[ValueId]:

@@ -10,7 +10,7 @@ import numpy as np
 from tierup import _native
 from tierup.ir.graph import Graph, Node, Weights
 from tierup.ir.types import Array
-from tierup.plan.program import Constant, Plan
+from tierup.plan.program import BASELINE, Constant, Plan
 from tierup.reference.bind import bind
 from tierup.reference.control import CONTROL
 from tierup.reference.evaluate import evaluate
@@ -32,6 +32,8 @@ def executable(plan: Plan, weights: Weights) -> _native.Program:
 
 def _callout(node: Node, run_graph: Callable[[Graph, Sequence[Any]], list[Any]]) -> Callable[..., tuple[Any, ...]]:
     """A node as a Python function; control flow that native steps cannot express runs in the evaluator's way."""
+    if node.op == BASELINE:
+        return lambda *inputs: tuple(run_graph(node.graphs[0][1], inputs))
     control = CONTROL.get(node.op)
     if control is None:
         return bind(node, run_graph)

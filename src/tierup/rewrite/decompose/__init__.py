@@ -13,6 +13,7 @@ from tierup.ir.graph import Graph, Node, Weights
 from tierup.ir.infer import InferError, Out
 from tierup.ir.ops import lookup
 from tierup.ir.types import DType, TensorType, Type
+from tierup.rewrite.assume import Assumptions
 from tierup.rewrite.decompose.core import Core, Declined
 from tierup.rewrite.decompose.kept import KEPT
 from tierup.rewrite.decompose.table import DECOMPOSITIONS
@@ -21,10 +22,10 @@ from tierup.rewrite.walk import Rewriter, Rule, Values, walk
 __all__ = ["DECOMPOSITIONS", "KEPT", "decompose", "reasons"]
 
 
-def decompose(graph: Graph, weights: Weights) -> Graph:
+def decompose(graph: Graph, weights: Weights, assume: Assumptions | None = None) -> Graph:
     """Afterwards: every node is a core op, or stays whole for a reason that `reasons` gives."""
-    lowered = walk(graph, weights, (lower,)).graph
-    return walk(lowered, weights, ()).graph  # what a decomposition wrote before it declined is dead
+    lowered = walk(graph, weights, (lower,), assume).graph
+    return walk(lowered, weights, (), assume).graph  # what a decomposition wrote before it declined is dead
 
 
 def lower(out: Rewriter, node: Node) -> Values | None:

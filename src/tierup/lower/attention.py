@@ -1,0 +1,318 @@
+"""An attention region -> one tile program: softmax(q · kᵀ · scale + mask) · v without the matrix of scores.
+
+For each batch and head: k is turned over into panels of keys, once. Then, for a few queries at a time, their scores
+are written to scratch, turned into weights row by row, and multiplied with v; what is in memory are the scores of these
+few queries, which stay in the first-level cache.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tierup.ir.dims import DimBuilder
+from tierup.ir.graph import Graph, Node, ValueId, Weights
+from tierup.ir.types import Dim, DType, TensorType
+from tierup.lower.kernel import Kernel
+from tierup.lower.names import Names, Sizes
+from tierup.lower.rows import constant_scalar, map_statement
+from tierup.lower.tile import (
+    Buffer,
+    Dot,
+    Fill,
+    Grid,
+    Index,
+    Load,
+    Loop,
+    Map,
+    Reduce,
+    Size,
+    Statement,
+    Store,
+    Tile,
+    TileProgram,
+)
+from tierup.lower.views import View, Views
+from tierup.plan.attention import Roles, roles
+from tierup.plan.regions import Region
+
+_ROWS = (8, 4, 2, 1)  # queries at a time; 8 rows of two vectors keep both multipliers busy
+_VECTORS = 2  # in a panel of keys, and in one of the columns of v
+_WORK_FLOPS = 60_000  # less is not worth a fork-join; as for products
+
+
+def lower_attention(graph: Graph, weights: Weights, region: Region, dims: DimBuilder, lanes: int) -> Kernel:
+    """The kernel of an attention region."""
+    return _Attention(graph, weights, region, dims, lanes).kernel()
+
+
+@dataclass(frozen=True)
+class _Scratch:
+    """Where things lie in a thread's scratch, in elements: panels of k, scores of the rows at hand, 1 / their sums."""
+
+    scores: Dim
+    row: Dim
+    sums: Dim
+    total: Dim
+
+
+class _Attention:
+    def __init__(self, graph: Graph, weights: Weights, region: Region, dims: DimBuilder, lanes: int) -> None:
+        self._graph, self._weights, self._dims, self._lanes = graph, weights, dims, lanes
+        self._roles: Roles = roles(graph, region)
+        self._sizes, self._names = Sizes(), Names()
+        self._width = _VECTORS * lanes
+        *self._batch, self._m, self._n = region.domain
+        self._views = Views(graph, weights, dims)
+        scaled = Views(graph, weights, dims, scaled=True)
+        self._q = scaled.of(self._roles.query)
+        self._k = scaled.of(self._roles.key).swapped()
+        self._v = self._views.of(self._roles.value)
+        self._d = self._shape(self._roles.query)[-1]
+        self._e = self._shape(self._roles.value)[-1]
+        self._operands: dict[ValueId, str] = {}
+        self._scratch = self._lay_out()
+
+    def _shape(self, value: ValueId) -> tuple[Dim, ...]:
+        type = self._graph.type(value)
+        assert isinstance(type, TensorType)
+        assert type.shape is not None
+        return type.shape
+
+    def _lay_out(self) -> _Scratch:
+        dims = self._dims
+        row = dims.mul(dims.ceildiv(self._n, self._width), self._width)
+        scores = dims.mul(row, self._d)
+        sums = dims.add(scores, dims.mul(row, _ROWS[0]))
+        return _Scratch(scores, row, sums, dims.add(sums, self._lanes))
+
+    def kernel(self) -> Kernel:
+        body: list[Statement] = [self._turn_keys()]
+        begin: Dim = 0
+        for rows in _ROWS:
+            tiles = self._dims.floordiv(self._dims.sub(self._m, begin), rows)
+            end = self._m if rows == 1 else self._dims.add(begin, self._dims.mul(tiles, rows))
+            if begin != end:
+                body.append(self._rows(rows, begin, end))
+            begin = end
+        buffers = [Buffer("q", DType.F32), Buffer("k", DType.F32), Buffer("v", DType.F32)]
+        buffers += [Buffer(name, self._dtype(value)) for value, name in self._operands.items()]
+        buffers += [Buffer("out", DType.F32, "out"), Buffer("scratch", DType.F32, "scratch")]
+        batch = self._batch or [1]
+        grid = tuple(Grid(f"g{axis}", self._sizes.of(size), 1) for axis, size in enumerate(batch))
+        program = TileProgram("attention", tuple(buffers), len(self._sizes.dims), grid, tuple(body), ("n", "e"))
+        flops = self._dims.product([2, self._m, self._n, self._dims.add(self._d, self._e)])
+        return Kernel(
+            program,
+            (self._q.base, self._k.base, self._v.base, *self._operands, self._roles.result),
+            tuple(self._sizes.dims),
+            tuple((size, 1) for size in batch),
+            self._dims.floordiv(_WORK_FLOPS, self._dims.max(flops, 1)),
+            self._dims.mul(self._scratch.total, 4),
+        )
+
+    def _dtype(self, value: ValueId) -> DType:
+        type = self._graph.type(value)
+        assert isinstance(type, TensorType)
+        return type.dtype
+
+    def _at(self, view: View, *axes: str) -> Index:
+        """Elements of this batch and head; `axes` name the last axes of the value, innermost last."""
+        names = [*(f"g{axis}" for axis in range(len(view.strides) - len(axes))), *axes]
+        entries = tuple(
+            (name, self._sizes.of(stride)) for name, stride in zip(names, view.strides, strict=True) if stride != 0
+        )
+        return Index(entries, self._sizes.of(view.offset))
+
+    def _in_panels(self) -> Index:
+        """The keys in scratch: panels of `width` keys, in each the d-th elements of all its keys side by side."""
+        return Index((("n", 1), ("c", self._width)), 0, (("n", self._sizes.of(self._d)),))
+
+    def _turn_keys(self) -> Loop:
+        tile = Tile(DType.F32, ("c", "n"))
+        name = self._names.new("k")
+        turn = (Load(name, tile, "k", self._at(self._k, "n", "c")), Store("scratch", self._in_panels(), name))
+        inner = Loop("c", self._sizes.of(self._d), self._lanes, turn)
+        return Loop("n", self._sizes.of(self._n), self._width, (inner,))
+
+    def _rows(self, rows: int, begin: Dim, end: Dim) -> Loop:
+        """Everything for `rows` queries at a time."""
+        i = f"i{rows}"
+        body = (self._scores(i, rows), self._weigh(rows), self._product(i, rows))
+        return Loop(i, self._sizes.of(end), rows, body, begin=self._sizes.of(begin), exact=True)
+
+    def _row_index(self, i: str, column: str) -> Index:
+        """Scores of the rows at hand; their position in the matrix does not count, only which of them it is."""
+        row = self._sizes.of(self._scratch.row)
+        return Index(((i, row), (column, 1)), self._sizes.of(self._scratch.scores), ((i, 0),))
+
+    def _scores(self, i: str, rows: int) -> Loop:
+        names, tile = self._names, Tile(DType.F32, (i, "n"))
+        zero, old, new, total, q, k = (names.new(hint) for hint in ("zero", "old", "new", "sum", "q", "k"))
+        inner = f"d{rows}"
+        panels = Index((("n", 1), (inner, self._width)), 0, (("n", self._sizes.of(self._d)),))
+        dot = Loop(
+            inner,
+            self._sizes.of(self._d),
+            1,
+            (
+                Load(k, Tile(DType.F32, (inner, "n")), "scratch", panels),
+                Load(q, Tile(DType.F32, (i, inner)), "q", self._at(self._q, i, inner)),
+                Dot(new, tile, q, k, old, inner),
+            ),
+            ((old, zero),),
+            (new,),
+            (total,),
+        )
+        body: list[Statement] = [Fill(zero, tile, 0.0), dot]
+        result = self._maps(body, i, total)
+        body.append(Store("scratch", self._row_index(i, "n"), result))
+        return Loop("n", self._sizes.of(self._n), self._width, tuple(body))
+
+    def _maps(self, body: list[Statement], i: str, total: str) -> str:
+        """What happens to the scores before the softmax: scale, mask. Factors of q and k are applied here."""
+        tile = Tile(DType.F32, (i, "n"))
+        for op, number in (*self._q.factors, *self._k.factors):
+            factor, scaled = self._names.new("f"), self._names.new("t")
+            body += [Fill(factor, Tile(DType.F32), number), Map(scaled, tile, op, (total, factor))]
+            total = scaled
+        values: dict[ValueId, tuple[str, Tile]] = {self._roles.scores: (total, tile)}
+        last = self._roles.scores
+        for node in self._roles.maps:
+            arguments = [self._argument(body, values, value, i) for value in node.inputs if value is not None]
+            assert node.outputs[0] is not None
+            last = node.outputs[0]
+            values[last] = map_statement(body, self._names, node, arguments, self._dtype(last))
+        return values[last][0]
+
+    def _argument(
+        self, body: list[Statement], values: dict[ValueId, tuple[str, Tile]], value: ValueId, i: str
+    ) -> tuple[str, Tile]:
+        if value in values:
+            return values[value]
+        name, dtype = self._names.new("m"), self._dtype(value)
+        number = constant_scalar(self._graph, self._weights, value)
+        if number is not None:
+            body.append(Fill(name, Tile(dtype), number))
+            values[value] = (name, Tile(dtype))
+            return values[value]
+        view = self._views.broadcast(value, (*self._batch, self._m, self._n))
+        assert view is not None
+        buffer = self._operands.setdefault(view.base, f"m{len(self._operands)}")
+        present = [axis for axis, stride in zip((i, "n"), view.strides[-2:], strict=True) if stride != 0]
+        tile = Tile(dtype, tuple(present))
+        body.append(Load(name, tile, buffer, self._at(view, i, "n")))
+        values[value] = (name, tile)
+        return values[value]
+
+    def _weigh(self, rows: int) -> Loop:
+        """Row by row: the largest score, then exp(score - largest), and one over their sum."""
+        names, r = self._names, f"r{rows}"
+        vector, single = Tile(DType.F32, ("n",)), Tile(DType.F32)
+        row = Index(((r, self._sizes.of(self._scratch.row)), ("n", 1)), self._sizes.of(self._scratch.scores))
+        least, old, score, new, tops, top = (names.new(h) for h in ("least", "old", "s", "new", "tops", "top"))
+        shift: list[Statement] = []
+        largest = Loop(
+            "n",
+            self._sizes.of(self._n),
+            self._width,
+            (Load(score, vector, "scratch", row, float("-inf")), Map(new, vector, "max", (old, score))),
+            ((old, least),),
+            (new,),
+            (tops,),
+        )
+        shifted = self._row_maps(shift, self._roles.shift, top)
+        zero, before, again, less, weight, after, sums, total, one, inverse = (
+            names.new(h) for h in ("zero", "before", "s", "less", "w", "after", "sums", "total", "one", "inverse")
+        )
+        divide: list[Statement] = []
+        divisor = self._row_maps(divide, self._roles.divisor, total)
+        weigh = Loop(
+            "n",
+            self._sizes.of(self._n),
+            self._width,
+            (
+                Load(again, vector, "scratch", row),
+                Map(less, vector, "sub", (again, shifted)),
+                Map(weight, vector, "exp", (less,)),
+                Store("scratch", row, weight),
+                Map(after, vector, "add", (before, weight)),
+            ),
+            ((before, zero),),
+            (after,),
+            (sums,),
+        )
+        body = (
+            Fill(least, vector, float("-inf")),
+            largest,
+            Reduce(top, single, "max", tops, "n"),
+            *shift,
+            Fill(zero, vector, 0.0),
+            weigh,
+            Reduce(total, single, "sum", sums, "n"),
+            *divide,
+            Fill(one, single, 1.0),
+            Map(inverse, single, "div", (one, divisor)),
+            Store("scratch", Index(((r, 1),), self._sizes.of(self._scratch.sums)), inverse),
+        )
+        return Loop(r, rows, 1, body)
+
+    def _row_maps(self, body: list[Statement], nodes: tuple[Node, ...], reduced: str) -> str:
+        """Maps on the largest score or the sum of a row: rows in which nothing is left are treated apart by some."""
+        values: dict[ValueId, tuple[str, Tile]] = {}
+        last = reduced
+        for node in nodes:
+            arguments = []
+            for value in node.inputs:
+                assert value is not None
+                if value not in values:
+                    number = constant_scalar(self._graph, self._weights, value)
+                    values[value] = (reduced, Tile(DType.F32))
+                    if number is not None:
+                        values[value] = (self._names.new("c"), Tile(self._dtype(value)))
+                        body.append(Fill(*values[value], number))
+                arguments.append(values[value])
+            assert node.outputs[0] is not None
+            values[node.outputs[0]] = map_statement(body, self._names, node, arguments, self._dtype(node.outputs[0]))
+            last = values[node.outputs[0]][0]
+        return last
+
+    def _product(self, i: str, rows: int) -> Loop:
+        names, tile = self._names, Tile(DType.F32, (i, "e"))
+        zero, old, new, total, p, v, inverse, result = (
+            names.new(h) for h in ("zero", "old", "new", "sum", "p", "v", "inverse", "result")
+        )
+        t = f"t{rows}"
+        dot = Loop(
+            t,
+            self._sizes.of(self._n),
+            1,
+            (
+                Load(v, Tile(DType.F32, (t, "e")), "v", self._at(self._v, t, "e")),
+                Load(p, Tile(DType.F32, (i, t)), "scratch", self._row_index(i, t)),
+                Dot(new, tile, p, v, old, t),
+            ),
+            ((old, zero),),
+            (new,),
+            (total,),
+        )
+        sums = Index(((i, 1),), self._sizes.of(self._scratch.sums), ((i, 0),))
+        body: tuple[Statement, ...] = (
+            Fill(zero, tile, 0.0),
+            dot,
+            Load(inverse, Tile(DType.F32, (i,)), "scratch", sums),
+            Map(result, tile, "mul", (total, inverse)),
+            Store("out", self._out_index(i), result),
+        )
+        return Loop("e", self._sizes.of(self._e), self._width, body)
+
+    def _out_index(self, i: str) -> Index:
+        """Row-major, or turned as the transpose behind the product would have it."""
+        order = self._roles.order or tuple(range(len(self._batch) + 2))
+        shape = [*self._batch, self._m, self._e]
+        names = [*(f"g{axis}" for axis in range(len(self._batch))), i, "e"]
+        stride: Dim = 1
+        entries: list[tuple[str, Size]] = []
+        for axis in reversed(order):
+            entries.append((names[axis], self._sizes.of(stride)))
+            stride = self._dims.mul(stride, shape[axis])
+        return Index(tuple(sorted(entries, key=lambda entry: names.index(entry[0]))))

@@ -1,0 +1,157 @@
+"""Values as other memory: what a chain of transposes, reshapes, broadcasts and slices leads to.
+
+A view is a base value, an offset and one stride for each axis, all in elements. Reading through it replaces the copies
+that the chain would make.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from tierup.ir.dims import DimBuilder
+from tierup.ir.graph import Graph, Node, ValueId, Weights
+from tierup.ir.types import Dim, Shape, TensorType
+from tierup.lower.rows import constant_scalar
+
+
+@dataclass(frozen=True)
+class View:
+    """Element (i, j, …) lies at base[offset + i · strides[0] + j · strides[1] + …].
+
+    `factors` ("mul" or "div", and a number) are still to be applied to it.
+    """
+
+    base: ValueId
+    shape: Shape
+    strides: tuple[Dim, ...]
+    offset: Dim = 0
+    factors: tuple[tuple[str, float], ...] = ()
+
+    def swapped(self) -> View:
+        """With its last two axes exchanged."""
+        *shape, a, b = self.shape
+        *strides, s, t = self.strides
+        return replace(self, shape=(*shape, b, a), strides=(*strides, t, s))
+
+
+class Views:
+    """The views of one graph's values. With `scaled`, multiplying all by one number is looked through, too."""
+
+    def __init__(self, graph: Graph, weights: Weights, dims: DimBuilder, *, scaled: bool = False) -> None:
+        self._graph, self._weights, self._dims, self._scaled = graph, weights, dims, scaled
+        self._producer = {v: node for node in graph.nodes for v in node.outputs if v is not None}
+        self._known: dict[ValueId, View] = {}
+
+    def of(self, value: ValueId) -> View:
+        """The view behind a value: of itself where nothing leads further."""
+        if value not in self._known:
+            self._known[value] = self._through(value) or self._itself(value)
+        return self._known[value]
+
+    def broadcast(self, value: ValueId, domain: Shape) -> View | None:
+        """A value's view over a domain that it broadcasts to; None where that is not known."""
+        return self._repeated(self.of(value), domain)
+
+    def _shape(self, value: ValueId) -> Shape:
+        type = self._graph.type(value)
+        assert isinstance(type, TensorType)
+        assert type.shape is not None
+        return type.shape
+
+    def _itself(self, value: ValueId) -> View:
+        shape = self._shape(value)
+        return View(value, shape, row_major(shape, self._dims))
+
+    def _through(self, value: ValueId) -> View | None:
+        node = self._producer.get(value)
+        if node is not None and self._scaled and node.op in ("core.mul", "core.div"):
+            return self._multiplied(node, self._shape(value))
+        if node is None or node.op not in ("core.transpose", "core.reshape", "core.broadcast", "core.slice"):
+            return None
+        source = node.inputs[0]
+        assert source is not None
+        types = [self._graph.type(source), self._graph.type(value)]
+        if not all(isinstance(type, TensorType) and type.shape is not None for type in types):
+            return None
+        view = self.of(source)
+        if node.op == "core.transpose":
+            order = node.attrs["perm"]
+            return replace(
+                view, shape=tuple(view.shape[a] for a in order), strides=tuple(view.strides[a] for a in order)
+            )
+        if node.op == "core.broadcast":
+            return self._repeated(view, self._shape(value))
+        if node.op == "core.slice":
+            return self._sliced(node, view, self._shape(value))
+        return self._reshaped(view, self._shape(value))
+
+    def _multiplied(self, node: Node, shape: Shape) -> View | None:
+        pairs = [(node.inputs[0], node.inputs[1]), (node.inputs[1], node.inputs[0])]
+        for source, factor in pairs[: 2 if node.op == "core.mul" else 1]:
+            assert source is not None
+            assert factor is not None
+            number = constant_scalar(self._graph, self._weights, factor)
+            if number is not None and self._shape(source) == shape:
+                view = self.of(source)
+                return replace(view, factors=(*view.factors, (node.op.removeprefix("core."), number)))
+        return None
+
+    def _repeated(self, view: View, domain: Shape) -> View | None:
+        missing = len(domain) - len(view.shape)
+        if missing < 0:
+            return None
+        strides: list[Dim] = [0] * missing
+        for own, whole, stride in zip(view.shape, domain[missing:], view.strides, strict=True):
+            if own != whole and own != 1:
+                return None
+            strides.append(stride if own == whole else 0)
+        return replace(view, shape=domain, strides=tuple(strides))
+
+    def _sliced(self, node: Node, view: View, shape: Shape) -> View | None:
+        starts = dict(self._graph.weights).get(node.inputs[1]) if node.inputs[1] is not None else None
+        if starts is None or any(step < 1 for step in node.attrs["steps"]):
+            return None
+        offset, strides = view.offset, list(view.strides)
+        for axis, step, start in zip(
+            node.attrs["axes"], node.attrs["steps"], self._weights[starts].tolist(), strict=True
+        ):
+            size = view.shape[axis]
+            first = start if start >= 0 else self._dims.max(self._dims.add(size, start), 0)
+            offset = self._dims.add(offset, self._dims.mul(first, strides[axis]) if first != 0 else 0)
+            strides[axis] = self._dims.mul(strides[axis], step)
+        return replace(view, shape=shape, strides=tuple(strides), offset=offset)
+
+    def _reshaped(self, view: View, shape: Shape) -> View | None:
+        """Axes that stay keep their strides; those between must lie without gaps, and are divided anew."""
+        old = [(size, stride) for size, stride in zip(view.shape, view.strides, strict=True) if size != 1]
+        new = [size for size in shape if size != 1]
+        front = 0
+        while front < min(len(old), len(new)) and old[front][0] == new[front]:
+            front += 1
+        back = 0
+        while back < min(len(old), len(new)) - front and old[-1 - back][0] == new[-1 - back]:
+            back += 1
+        middle = old[front : len(old) - back]
+        for (_, outer), (size, inner) in pairwise(middle):
+            if outer != self._dims.mul(size, inner):
+                return None
+        strides = [stride for _, stride in old[:front]]
+        divided = new[front : len(new) - back]
+        if bool(middle) != bool(divided):
+            return None
+        for position in range(len(divided)):
+            strides.append(self._dims.mul(middle[-1][1], self._dims.product(divided[position + 1 :])))
+        strides += [stride for _, stride in old[len(old) - back :]]
+        left = iter(strides)
+        return replace(view, shape=shape, strides=tuple(0 if size == 1 else next(left) for size in shape))
+
+
+def row_major(shape: Shape, dims: DimBuilder) -> tuple[Dim, ...]:
+    """The strides of elements that lie one after another."""
+    strides: list[Dim] = []
+    stride: Dim = 1
+    for size in reversed(shape):
+        strides.insert(0, stride)
+        stride = dims.mul(stride, size)
+    return tuple(strides)

@@ -1,0 +1,212 @@
+"""Finds attention: softmax(q · kᵀ, scaled and masked) · v, in the ways that exporters write it.
+
+The scores are a product, maps follow, a softmax over the last axis, and a second product with the weights on its left.
+Nothing between is used elsewhere.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tierup.ir.graph import Graph, Node, ValueId
+from tierup.ir.types import DType, Shape
+from tierup.plan.regions import ELEMENTWISE, Region, legality, present_axes, shape_of, tensor
+
+
+@dataclass(frozen=True)
+class Roles:
+    """What the parts of an attention region are.
+
+    `key` is given as kᵀ. `maps` act on the scores, `shift` on the largest of a row, `divisor` on the sum of a row's
+    weights. `order` is how the result is transposed.
+    """
+
+    query: ValueId
+    key: ValueId
+    value: ValueId
+    scores: ValueId
+    maps: tuple[Node, ...]
+    shift: tuple[Node, ...]
+    divisor: tuple[Node, ...]
+    result: ValueId
+    order: tuple[int, ...]
+
+
+def attention(graph: Graph, uses: dict[ValueId, list[int]], product: int) -> Region | None:
+    """The region around a product of weights and values, if it is one of attention."""
+    found = _Finder(graph, uses).find(product)
+    if found is None:
+        return None
+    nodes, domain = found
+    return Region("attention", tuple(nodes), domain)
+
+
+def roles(graph: Graph, region: Region) -> Roles:
+    """The parts of an attention region. Each depends on the one before, so their order tells them apart."""
+    nodes = [graph.nodes[index] for index in region.nodes]
+    ops = [node.op for node in nodes]
+    first, last = ops.index("core.matmul"), len(ops) - 1 - ops[::-1].index("core.matmul")
+    top, exp, total = (ops.index(op, first) for op in ("core.reduce_max", "core.exp", "core.reduce_sum"))
+    return Roles(
+        query=_given(nodes[first].inputs[0]),
+        key=_given(nodes[first].inputs[1]),
+        value=_given(nodes[last].inputs[1]),
+        scores=_given(nodes[first].outputs[0]),
+        maps=tuple(nodes[first + 1 : top]),
+        shift=tuple(nodes[top + 1 : exp - 1]),
+        divisor=tuple(nodes[total + 1 : last - 1]),
+        result=_given(nodes[-1].outputs[0]),
+        order=tuple(nodes[-1].attrs["perm"]) if ops[-1] == "core.transpose" else (),
+    )
+
+
+def _given(value: ValueId | None) -> ValueId:
+    assert value is not None
+    return value
+
+
+class _Finder:
+    def __init__(self, graph: Graph, uses: dict[ValueId, list[int]]) -> None:
+        self._graph, self._uses = graph, uses
+        self._producer = {v: i for i, node in enumerate(graph.nodes) for v in node.outputs if v is not None}
+
+    def find(self, product: int) -> tuple[list[int], Shape] | None:
+        second = self._graph.nodes[product]
+        softmax = self._softmax(second.inputs[0], product)
+        if softmax is None or not self._is_product(product):
+            return None
+        scores = self._graph.nodes[softmax[0]].inputs[0]
+        maps = self._maps(scores)
+        if maps is None:
+            return None
+        return sorted({*maps, *softmax, product, *self._transpose(second)}), shape_of(tensor(self._graph, scores))
+
+    def _is_product(self, index: int) -> bool:
+        node = self._graph.nodes[index]
+        if node.op != "core.matmul" or tensor(self._graph, node.outputs[0]).dtype is not DType.F32:
+            return False
+        shapes = [shape_of(tensor(self._graph, value)) for value in node.inputs]
+        return len(shapes[0]) == len(shapes[1]) and shapes[0][:-2] == shapes[1][:-2]
+
+    def _behind(self, value: ValueId | None) -> int | None:
+        """The node that computes a value."""
+        return None if value is None else self._producer.get(value)
+
+    def _only(self, value: ValueId | None, users: Sequence[int]) -> bool:
+        """Whether a value is used by these nodes alone."""
+        return value is not None and value not in self._graph.outputs and self._uses.get(value, []) == sorted(users)
+
+    def _softmax(self, weights: ValueId | None, product: int) -> list[int] | None:
+        """max, sub, exp, sum, div over the last axis; rows' maximum and sum may go through maps of their own."""
+        nodes = self._graph.nodes
+        div = self._behind(weights)
+        if div is None or nodes[div].op != "core.div" or not self._only(weights, [product]):
+            return None
+        exp, total = self._behind(nodes[div].inputs[0]), self._reduced(nodes[div].inputs[1], "core.reduce_sum", div)
+        if exp is None or total is None or nodes[exp].op != "core.exp":
+            return None
+        sub = self._behind(nodes[exp].inputs[0])
+        top = self._reduced(nodes[sub].inputs[1], "core.reduce_max", sub) if sub is not None else None
+        if sub is None or top is None or nodes[sub].op != "core.sub":
+            return None
+        fits = (
+            nodes[total[0]].inputs[0] == nodes[exp].outputs[0]
+            and nodes[top[0]].inputs[0] == nodes[sub].inputs[0]
+            and self._only(nodes[exp].outputs[0], [total[0], div])
+            and self._only(nodes[sub].outputs[0], [exp])
+            and self._only(nodes[sub].inputs[0], [top[0], sub])
+        )
+        return [*top, sub, exp, *total, div] if fits else None
+
+    def _reduced(self, value: ValueId | None, op: str, user: int) -> list[int] | None:
+        """A reduction over the last axis and the maps between it and `value`, in order; nobody else looks at them."""
+        found: set[int] = set()
+        pending, users = [value], {value: [user]}
+        while pending:
+            current = pending.pop()
+            index = self._behind(current)
+            if index is None or not self._is_row_step(index, op):
+                return None
+            node = self._graph.nodes[index]
+            found.add(index)
+            for given in node.inputs if node.op != op else ():
+                if self._behind(given) is not None:
+                    users.setdefault(given, []).append(index)
+                    pending.append(given)
+                elif not self._is_number(given):
+                    return None
+        reductions = [index for index in found if self._graph.nodes[index].op == op]
+        alone = all(self._only(given, sorted(set(by))) for given, by in users.items())
+        return sorted(found) if len(reductions) == 1 and alone else None
+
+    def _is_row_step(self, index: int, op: str) -> bool:
+        node = self._graph.nodes[index]
+        if node.op != op:
+            return node.op.removeprefix("core.") in ELEMENTWISE and legality(self._graph, node) is None
+        rank = len(shape_of(tensor(self._graph, node.inputs[0])))
+        return tuple(node.attrs["axes"]) == (rank - 1,) and bool(node.attrs["keepdims"])
+
+    def _is_number(self, value: ValueId | None) -> bool:
+        """Whether a value is a constant of one element."""
+        type = tensor(self._graph, value)
+        return value in dict(self._graph.weights) and math.prod(d for d in type.shape or () if isinstance(d, int)) == 1
+
+    def _maps(self, scores: ValueId | None) -> list[int] | None:
+        """The product behind the scores and the maps between; None where something else stands there."""
+        if scores is None:
+            return None
+        domain, found = shape_of(tensor(self._graph, scores)), list[int]()
+        while True:
+            index = self._producer.get(scores)
+            if index is None:
+                return None
+            node = self._graph.nodes[index]
+            found.append(index)
+            if node.op == "core.matmul":
+                return found if self._is_product(index) and legality(self._graph, node) is None else None
+            following = self._chain(node, domain)
+            if following is None or not self._only(following, [index]):
+                return None
+            scores = following
+
+    def _chain(self, node: Node, domain: Shape) -> ValueId | None:
+        """The input of a map that leads on to the product: one of the domain's shape, computed for this alone."""
+        if node.op.removeprefix("core.") not in ELEMENTWISE or legality(self._graph, node) is not None:
+            return None
+        if shape_of(tensor(self._graph, node.outputs[0])) != domain:
+            return None
+        shapes = [shape_of(tensor(self._graph, value)) for value in node.inputs]
+        if any(present_axes(shape, domain) is None for shape in shapes):
+            return None
+        leading = [v for v, shape in zip(node.inputs, shapes, strict=True) if shape == domain and self._leads(v)]
+        return leading[0] if len(leading) == 1 else None
+
+    def _leads(self, value: ValueId | None) -> bool:
+        """Whether a product is behind a value, a few maps away."""
+        for _ in range(8):
+            index = self._behind(value)
+            if index is None:
+                return False
+            node = self._graph.nodes[index]
+            if node.op == "core.matmul":
+                return True
+            if node.op.removeprefix("core.") not in ELEMENTWISE:
+                return False
+            shape = shape_of(tensor(self._graph, node.outputs[0]))
+            same = [v for v in node.inputs if shape_of(tensor(self._graph, v)) == shape]
+            value = next((v for v in same if v in self._producer), None)
+        return False
+
+    def _transpose(self, product: Node) -> list[int]:
+        """The transpose behind the product, if nothing else reads what is between and rows stay rows."""
+        result = product.outputs[0]
+        users = self._uses.get(result, []) if result is not None else []
+        if len(users) != 1 or not self._only(result, users):
+            return []
+        node = self._graph.nodes[users[0]]
+        if node.op != "core.transpose" or legality(self._graph, node) is not None:
+            return []
+        order = tuple(node.attrs["perm"])
+        return users if order[-1] == len(order) - 1 else []

@@ -1,0 +1,82 @@
+"""Which nodes run together with a product: attention, and the maps behind a product that nobody else looks into."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tierup.ir.graph import Graph, Node, ValueId
+from tierup.ir.types import Shape
+from tierup.plan.attention import attention
+from tierup.plan.regions import ELEMENTWISE, Region, legality, shape_of, tensor
+
+
+def products(graph: Graph) -> list[Region]:
+    """A region for every product that can be compiled; none share a node."""
+    uses = users(graph)
+    taken: set[int] = set()
+    regions = []
+    for index, node in enumerate(graph.nodes):
+        found = attention(graph, uses, index) if node.op == "core.matmul" else None
+        if found is not None and not taken.intersection(found.nodes):
+            taken.update(found.nodes)
+            regions.append(found)
+    for index, node in enumerate(graph.nodes):
+        if node.op == "core.matmul" and index not in taken and legality(graph, node) is None:
+            domain = shape_of(tensor(graph, node.outputs[0]))
+            nodes = tuple(_with_epilogue(graph, uses, index, domain))
+            taken.update(nodes)
+            regions.append(Region("matmul", nodes, domain))
+    return regions
+
+
+def users(graph: Graph) -> dict[ValueId, list[int]]:
+    """The nodes that read each value, in order; a node that reads it twice stands there once."""
+    found: dict[ValueId, list[int]] = {}
+    for index, node in enumerate(graph.nodes):
+        for value in dict.fromkeys(node.inputs):
+            if value is not None:
+                found.setdefault(value, []).append(index)
+    return found
+
+
+def _with_epilogue(graph: Graph, uses: dict[ValueId, list[int]], product: int, domain: Shape) -> Iterator[int]:
+    """The product, and maps that read nothing but its results and what lies outside; one value leaves.
+
+    Maps are taken up to a point at which a single value is still in use: what gelu computes from its argument in two
+    ways comes together again.
+    """
+    nodes, best = [product], [product]
+    inside = set(graph.nodes[product].outputs)
+    pending = {use for value in graph.nodes[product].outputs if value is not None for use in uses.get(value, ())}
+    while pending:
+        index = min(pending)
+        pending.discard(index)
+        node = graph.nodes[index]
+        if not _is_epilogue(graph, node, inside, domain):
+            break
+        nodes.append(index)
+        inside.update(node.outputs)
+        pending.update(use for value in node.outputs if value is not None for use in uses.get(value, ()))
+        pending -= set(nodes)
+        if len(_leaving(graph, uses, nodes)) == 1:
+            best = list(nodes)
+    return iter(best)
+
+
+def _leaving(graph: Graph, uses: dict[ValueId, list[int]], nodes: list[int]) -> list[ValueId]:
+    """The values that something outside needs."""
+    return [
+        value
+        for index in nodes
+        for value in graph.nodes[index].outputs
+        if value is not None and (value in graph.outputs or any(use not in nodes for use in uses.get(value, ())))
+    ]
+
+
+def _is_epilogue(graph: Graph, node: Node, inside: set[ValueId | None], domain: Shape) -> bool:
+    if node.op.removeprefix("core.") not in ELEMENTWISE or legality(graph, node) is not None:
+        return False
+    if shape_of(tensor(graph, node.outputs[0])) != domain:
+        return False
+    shapes = [shape_of(tensor(graph, value)) for value in node.inputs if value not in inside]
+    return all(shape == domain or shape in ((), (1,)) or shape == domain[-1:] for shape in shapes)

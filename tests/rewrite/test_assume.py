@@ -1,0 +1,106 @@
+"""Sizes that are taken to be equal: what is found, what is not, and what happens where it does not hold."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, numpy_helper
+from tests.security.models import model, node, value
+
+import tierup
+from tierup.frontends.onnx import load_onnx
+from tierup.ir.verify import verify
+from tierup.rewrite.assume import Assumptions
+from tierup.rewrite.rewrite import lower_to_core
+
+
+def ints(name: str, *numbers: int) -> onnx.TensorProto:
+    return numpy_helper.from_array(np.array(numbers, np.int64), name)
+
+
+def truncated(limit: int) -> onnx.ModelProto:
+    """x + table[: min(length, limit)], as models with a table of positions have it."""
+    nodes = [
+        node("Shape", ["x"], ["shape"]),
+        node("Gather", ["shape", "one"], ["length"]),
+        node("Slice", ["table", "zero", "length", "zero"], ["positions"]),
+        node("Add", ["x", "positions"], ["y"]),
+    ]
+    table = numpy_helper.from_array(np.arange(limit * 4, dtype=np.float32).reshape(limit, 4), "table")
+    weights = [table, ints("one", 1), ints("zero", 0)]
+    return model(nodes, [value("x", ["batch", "length", 4])], [value("y", ["batch", None, 4])], weights)
+
+
+def lowered(proto: onnx.ModelProto) -> tuple[object, Assumptions]:
+    imported, assume = load_onnx(proto), Assumptions()
+    graph = lower_to_core(imported.graph, imported.weights, assume)
+    verify(graph, imported.weights)
+    return graph, assume
+
+
+def test_a_size_that_looks_like_another_becomes_that() -> None:
+    graph, assume = lowered(truncated(512))
+    (output,) = graph.outputs
+    assert graph.type(output).shape == graph.type(graph.inputs[0]).shape
+    assert [repr(graph.dims[a.id]).split()[0] for a, _ in assume.pairs] == ["min"]
+
+
+def test_sizes_of_inputs_are_never_taken_to_be_equal() -> None:
+    nodes = [node("Add", ["x", "z"], ["y"])]
+    proto = model(nodes, [value("x", ["n"]), value("z", ["m"])], [value("y", [None])])
+    graph, assume = lowered(proto)
+    assert assume.pairs == []
+    assert graph.type(graph.inputs[0]).shape != graph.type(graph.inputs[1]).shape
+
+
+def test_what_depends_on_data_is_not_assumed() -> None:
+    nodes = [node("NonZero", ["x"], ["where"]), node("Transpose", ["where"], ["y"], perm=[1, 0])]
+    proto = model(nodes, [value("x", ["n"])], [value("y", [None, 1], TensorProto.INT64)])
+    assert lowered(proto)[1].pairs == []
+
+
+@pytest.mark.parametrize("length", [0, 1, 9, 50, 51, 600])
+def test_where_an_assumption_fails_the_baseline_answers(length: int) -> None:
+    """min(length, 50) is the length up to 50; from there on only a length of 1 could be added, and 51 is an error."""
+    proto = truncated(50)
+    compiled = tierup.load(proto, config=tierup.Config(force_tier=1))
+    baseline = tierup.load(proto, config=tierup.Config(force_tier=0))
+    x = np.ones((2, length, 4), np.float32)
+    if length > 50:
+        with pytest.raises(tierup.TierupError):
+            baseline(x=x)
+        with pytest.raises(tierup.TierupError):
+            compiled(x=x)
+    else:
+        np.testing.assert_array_equal(compiled(x=x)["y"], baseline(x=x)["y"])
+
+
+def test_a_call_outside_the_assumptions_is_answered() -> None:
+    """max(length, 3) is the length in every example; a length of 2 needs the graph as it was written."""
+    nodes = [
+        node("Shape", ["x"], ["shape"]),
+        node("Max", ["shape", "three"], ["size"]),
+        node("ConstantOfShape", ["size"], ["zeros"]),
+    ]
+    proto = model(nodes, [value("x", ["length"])], [value("zeros", [None])], [ints("three", 3)])
+    compiled = tierup.load(proto, config=tierup.Config(force_tier=1))
+    for length in (0, 2, 3, 8):
+        assert compiled(x=np.ones(length, np.float32))["zeros"].shape == (max(length, 3),)
+
+
+def test_a_division_by_zero_in_a_guard_is_no_error() -> None:
+    """length · 4 ÷ length is 4, except for an empty input."""
+    nodes = [
+        node("Shape", ["x"], ["shape"]),
+        node("Mul", ["shape", "four"], ["more"]),
+        node("Div", ["more", "shape"], ["size"]),
+        node("Add", ["size", "four"], ["y"]),
+    ]
+    proto = model(nodes, [value("x", ["length"])], [value("y", [1], TensorProto.INT64)], [ints("four", 4)])
+    compiled = tierup.load(proto, config=tierup.Config(force_tier=1))
+    baseline = tierup.load(proto, config=tierup.Config(force_tier=0))
+    assert compiled(x=np.ones(7, np.float32))["y"].tolist() == [8]
+    empty = np.ones(0, np.float32)
+    with np.errstate(divide="ignore"):
+        assert compiled(x=empty)["y"].tolist() == baseline(x=empty)["y"].tolist()

@@ -1,0 +1,154 @@
+"""Attention as one kernel: the forms that are found, and answers against float64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, numpy_helper
+from tests.security.models import model, node, value
+
+import tierup
+from tierup.frontends.onnx import load_onnx
+from tierup.plan.cut import cut
+from tierup.plan.regions import Region
+from tierup.rewrite.assume import Assumptions
+from tierup.rewrite.rewrite import lower_to_core
+
+RANDOM = np.random.default_rng(0)
+HEADS, WIDTH = 2, 24
+
+
+def constant(name: str, content: Any, dtype: Any = np.int64) -> onnx.TensorProto:
+    return numpy_helper.from_array(np.array(content, dtype), name)
+
+
+def heads(name: str) -> list[onnx.NodeProto]:
+    """[batch, length, heads · width] -> [batch, heads, length, width]"""
+    return [
+        node("Reshape", [name, "split"], [f"{name}_split"]),
+        node("Transpose", [f"{name}_split"], [f"{name}_heads"], perm=[0, 2, 1, 3]),
+    ]
+
+
+def exported(*, mask: str = "float", joined: bool = True) -> onnx.ModelProto:
+    """As exporters write it: heads split, scaled, masked, joined again."""
+    nodes = [*heads("q"), *heads("k"), *heads("v")]
+    nodes.append(node("Transpose", ["k_heads"], ["kt"], perm=[0, 1, 3, 2]))
+    nodes.append(node("MatMul", ["q_heads", "kt"], ["scores"]))
+    nodes.append(node("Mul", ["scores", "scale"], ["scaled"]))
+    if mask == "bool":
+        nodes.append(node("Where", ["mask", "scaled", "least"], ["masked"]))
+    elif mask == "float":
+        nodes.append(node("Add", ["scaled", "mask"], ["masked"]))
+    nodes.append(node("Softmax", ["masked" if mask else "scaled"], ["weights"], axis=-1))
+    nodes.append(node("MatMul", ["weights", "v_heads"], ["mixed"]))
+    if joined:
+        nodes.append(node("Transpose", ["mixed"], ["turned"], perm=[0, 2, 1, 3]))
+        nodes.append(node("Reshape", ["turned", "join"], ["y"]))
+    else:
+        nodes.append(node("Relu", ["mixed"], ["y"]))
+    inputs = [value(name, ["b", length, HEADS * WIDTH]) for name, length in (("q", "m"), ("k", "n"), ("v", "n"))]
+    if mask:
+        kind = TensorProto.BOOL if mask == "bool" else TensorProto.FLOAT
+        inputs.append(value("mask", ["b", 1, "m", "n"] if mask == "float" else [1, 1, 1, "n"], kind))
+    weights = [
+        constant("split", [0, 0, HEADS, WIDTH]),
+        constant("join", [0, 0, HEADS * WIDTH]),
+        constant("scale", WIDTH**-0.5, np.float32),
+        constant("least", -1e30, np.float32),
+    ]
+    return model(nodes, inputs, [value("y", [None] * (3 if joined else 4))], weights)
+
+
+def kinds(proto: onnx.ModelProto) -> list[str]:
+    imported = load_onnx(proto)
+    graph = lower_to_core(imported.graph, imported.weights, Assumptions())
+    return [unit.kind for unit in cut(graph).order if isinstance(unit, Region)]
+
+
+def expected(feeds: dict[str, np.ndarray]) -> np.ndarray:
+    """In float64, joined."""
+    q, k, v = (
+        feeds[name].astype(np.float64).reshape(*feeds[name].shape[:2], HEADS, WIDTH).transpose(0, 2, 1, 3)
+        for name in "qkv"
+    )
+    scores = q @ k.swapaxes(-1, -2) * WIDTH**-0.5
+    mask = feeds.get("mask")
+    if mask is not None:
+        scores = np.where(mask, scores, -1e30) if mask.dtype == bool else scores + mask
+    weights = np.exp(scores - scores.max(-1, keepdims=True, initial=-np.inf))
+    return weights / weights.sum(-1, keepdims=True) @ v
+
+
+def draw(b: int, m: int, n: int, mask: str) -> dict[str, np.ndarray]:
+    feeds = {
+        name: RANDOM.standard_normal((b, length, HEADS * WIDTH)).astype(np.float32)
+        for name, length in (("q", m), ("k", n), ("v", n))
+    }
+    if mask == "float":
+        feeds["mask"] = np.where(RANDOM.random((b, 1, m, n)) < 0.3, -1e30, 0).astype(np.float32)
+    elif mask == "bool":
+        feeds["mask"] = RANDOM.random((1, 1, 1, n)) < 0.7
+        feeds["mask"][..., :1] = True
+    return feeds
+
+
+@pytest.mark.parametrize("mask", ["", "float", "bool"])
+@pytest.mark.parametrize("joined", [True, False])
+def test_answers(mask: str, joined: bool) -> None:
+    compiled = tierup.load(exported(mask=mask, joined=joined), config=tierup.Config(force_tier=1))
+    assert compiled.report().fallback_nodes == 0
+    for b, m, n in ((1, 1, 1), (2, 9, 9), (1, 16, 32), (1, 33, 70), (3, 7, 100), (2, 15, 1), (0, 4, 4), (2, 0, 5)):
+        feeds = draw(b, m, n, mask)
+        mixed = expected(feeds)
+        wanted = mixed.transpose(0, 2, 1, 3).reshape(b, m, HEADS * WIDTH) if joined else np.maximum(mixed, 0)
+        # sums of n weights below 1 and products of width 24: some eps of the largest value
+        np.testing.assert_allclose(compiled.run(feeds)["y"], wanted, atol=4e-6)
+
+
+def test_a_row_without_a_key_is_what_softmax_makes_of_it() -> None:
+    compiled = tierup.load(exported(), config=tierup.Config(force_tier=1))
+    baseline = tierup.load(exported(), config=tierup.Config(force_tier=0))
+    feeds = draw(1, 3, 5, "float")
+    feeds["mask"][..., 1, :] = -np.inf
+    np.testing.assert_allclose(compiled.run(feeds)["y"], baseline.run(feeds)["y"], atol=4e-6)
+    assert np.isnan(compiled.run(feeds)["y"][0, 1]).all()
+
+
+def test_what_is_one_region() -> None:
+    assert kinds(exported()).count("attention") == 1
+    assert "matmul" not in kinds(exported())
+
+
+def test_scores_that_are_looked_at_are_not_hidden() -> None:
+    proto = exported()
+    proto.graph.output.append(value("weights", ["b", HEADS, "m", "n"]))
+    assert "attention" not in kinds(proto)
+    compiled = tierup.load(proto, config=tierup.Config(force_tier=1))
+    feeds = draw(1, 5, 6, "float")
+    np.testing.assert_allclose(compiled.run(feeds)["weights"].sum(-1), 1, atol=1e-6)
+
+
+def test_a_softmax_over_another_axis_is_no_attention() -> None:
+    proto = exported()
+    for item in proto.graph.node:
+        if item.op_type == "Softmax":
+            item.attribute[0].i = -2
+    assert "attention" not in kinds(proto)
+
+
+def test_the_operator() -> None:
+    """The Attention op of opset 23."""
+    nodes = [node("Attention", ["q", "k", "v"], ["y"], q_num_heads=HEADS, kv_num_heads=HEADS)]
+    shape: list[Any] = ["b", "m", HEADS * WIDTH]
+    inputs = [value("q", shape), value("k", ["b", "n", HEADS * WIDTH]), value("v", ["b", "n", HEADS * WIDTH])]
+    proto = model(nodes, inputs, [value("y", shape)])
+    proto.opset_import[0].version = 23
+    assert "attention" in kinds(proto)
+    compiled = tierup.load(proto, config=tierup.Config(force_tier=1))
+    feeds = draw(2, 9, 12, "")
+    wanted = expected(feeds).transpose(0, 2, 1, 3).reshape(2, 9, -1)
+    np.testing.assert_allclose(compiled.run(feeds)["y"], wanted, atol=4e-6)

@@ -151,6 +151,8 @@ def test_products_of_every_number_of_rows(columns: int) -> None:
         (["b", 3, "t", 24], ["b", 3, 24, 40]),
         (["b", "t", "k"], ["k", 70]),
         (["t", 24], [24, "u"]),
+        (["b", 1, "t", 24], [3, 24, "u"]),
+        (["t", 24], ["b", 24, "u"]),
     ],
 )
 def test_products_of_two_inputs(left: list[Any], right: list[Any]) -> None:
@@ -168,6 +170,35 @@ def test_products_of_two_inputs(left: list[Any], right: list[Any]) -> None:
         w = floats(*(sizes.get(dim, dim) for dim in right))
         expected = np.maximum(np.matmul(x.astype(np.float64), w) * 0.5, 0)
         np.testing.assert_allclose(compiled(x=x, w=w)["y"], expected, atol=4e-6)
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "turn_left", "turn_right"),
+    [
+        (["b", "t", 24], ["b", "u", 24], None, [0, 2, 1]),
+        (["t", "k"], ["u", "k"], None, [1, 0]),
+        (["b", "k", "t"], ["b", "k", "u"], [0, 2, 1], None),
+        (["b", "t", 2, 24], ["b", "u", 2, 24], [0, 2, 1, 3], [0, 2, 3, 1]),
+    ],
+)
+def test_products_of_transposed_sides_read_them_where_they_lie(
+    left: list[Any], right: list[Any], turn_left: list[int] | None, turn_right: list[int] | None
+) -> None:
+    nodes = [
+        node("Transpose", ["x"], ["a"], perm=turn_left) if turn_left else node("Identity", ["x"], ["a"]),
+        node("Transpose", ["w"], ["c"], perm=turn_right) if turn_right else node("Identity", ["w"], ["c"]),
+        node("MatMul", ["a", "c"], ["y"]),
+    ]
+    proto = model(nodes, [value("x", left), value("w", right)], [value("y", [None] * len(left))])
+    compiled = tierup.load(proto, config=tierup.Config(force_tier=1))
+    assert compiled.report().kernel_steps == 1
+    for numbers in ((2, 9, 50, 5), (1, 1, 1, 1), (3, 16, 33, 0), (0, 4, 8, 3), (2, 0, 8, 3), (1, 40, 64, 100)):
+        sizes = dict(zip("btuk", numbers, strict=True))
+        x = floats(*(sizes.get(dim, dim) for dim in left))
+        w = floats(*(sizes.get(dim, dim) for dim in right))
+        a, c = (v if turn is None else v.transpose(turn) for v, turn in ((x, turn_left), (w, turn_right)))
+        bound = (4 + a.shape[-1] ** 0.5) * np.finfo(np.float32).eps * np.matmul(abs(a), abs(c), dtype=np.float64)
+        assert (abs(compiled(x=x, w=w)["y"] - np.matmul(a.astype(np.float64), c)) <= bound).all()
 
 
 def test_row_tiles_cover_every_row_once() -> None:

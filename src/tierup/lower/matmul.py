@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from tierup.ir.dims import DimBuilder
 from tierup.ir.graph import Graph, ValueId, Weights
-from tierup.ir.types import Dim, DType, TensorType
+from tierup.ir.types import Dim, DType, Shape, TensorType
 from tierup.lower.kernel import Kernel, Panels
 from tierup.lower.names import Names, Sizes
 from tierup.lower.rows import constant_scalar, map_statement
-from tierup.lower.tile import Buffer, Dot, Fill, Grid, Index, Load, Loop, Size, Statement, Store, Tile, TileProgram
+from tierup.lower.tile import Buffer, Dot, Fill, Grid, Index, Load, Loop, Statement, Store, Tile, TileProgram
+from tierup.lower.views import View, Views, row_major
 from tierup.plan.regions import Region
 
 # Vectors in a panel -> rows in a full tile: about 24 accumulators, which leaves registers for the panel and broadcasts.
@@ -38,21 +39,20 @@ class _Matmul:
         self._product = graph.nodes[region.nodes[0]]
         self._maps = [graph.nodes[index] for index in region.nodes[1:]]
         self._dims = dims
+        self._lanes = lanes
         self._sizes = Sizes()
         self._names = Names()
-        left = graph.type(self._input(0))
-        right = graph.type(self._input(1))
-        assert isinstance(left, TensorType)
-        assert isinstance(right, TensorType)
-        assert left.shape is not None
-        assert right.shape is not None
-        self._k, self._n = right.shape[-2:]
-        self._packed = len(right.shape) == 2 and self._input(1) in dict(graph.weights)
-        self._batched = len(right.shape) > 2
-        self._vectors = _panel_vectors(self._n, lanes, 1 if self._batched else _THREADS)
+        *batch, rows, self._n = region.domain
+        self._packed = self._input(1) in dict(graph.weights) and len(self._shape(1)) == 2
+        flat = len(self._shape(1)) == 2
+        self._batch: list[Dim] = [] if flat else list(batch)
+        self._m = dims.product([*batch, rows]) if flat else rows
+        self._k = self._shape(1)[-2]
+        self._a, self._b = self._operand_views(Views(graph, weights, dims), flat)
+        self._vectors = _panel_vectors(self._n, lanes, _THREADS if flat else 1)
         self._width = self._vectors * lanes
-        self._m = left.shape[-2] if self._batched else dims.product(left.shape[:-1])
-        self._batch = dims.product(left.shape[:-2]) if self._batched else 1
+        # Rows of a right side that lies the other way round are columns: a panel is turned over before it is used.
+        self._turned = not self._packed and self._b.strides[-1] != 1 and self._b.strides[-2] == 1
         self._operands: dict[ValueId, str] = {}
 
     def _input(self, index: int) -> ValueId:
@@ -60,35 +60,60 @@ class _Matmul:
         assert value is not None
         return value
 
+    def _shape(self, index: int) -> Shape:
+        type = self._graph.type(self._input(index))
+        assert isinstance(type, TensorType)
+        assert type.shape is not None
+        return type.shape
+
+    def _operand_views(self, views: Views, flat: bool) -> tuple[View, View]:
+        """Both sides as [batch…, rows, columns]; of a flat product the left side's rows are one axis."""
+        if not flat:
+            left = views.broadcast(self._input(0), (*self._batch, self._m, self._k))
+            right = views.broadcast(self._input(1), (*self._batch, self._k, self._n))
+            assert left is not None
+            assert right is not None
+            return left, right
+        merged = views.reshaped(self._input(0), (self._m, self._k))
+        return merged, views.of(self._input(1))
+
     def kernel(self) -> Kernel:
         result = (self._maps or [self._product])[-1].outputs[0]
         assert result is not None
-        body = self._body()
-        extras = tuple(self._operands)
+        body, grid = self._body(), self._grid()
         buffers = [Buffer("a", DType.F32), Buffer("w", DType.F32)]
         buffers += [Buffer(name, self._dtype(value)) for value, name in self._operands.items()]
         buffers.append(Buffer("out", self._dtype(result), "out"))
-        grid = self._grid()
+        if self._turned:
+            buffers.append(Buffer("scratch", DType.F32, "scratch"))
         program = TileProgram("matmul", tuple(buffers), len(self._sizes.dims), grid, body, ("j",))
+        right = Panels(self._input(1), self._width) if self._packed else self._b.base
         return Kernel(
             program,
-            (self._input(0), self._right(), *extras, result),
+            (self._a.base, right, *self._operands, result),
             tuple(self._sizes.dims),
-            (((self._batch, 1),) if self._batched else ()) + ((self._n, self._width),),
-            grain=self._grain(),
+            (*((size, 1) for size in self._batch), (self._n, self._width)),
+            self._grain(),
+            self._dims.mul(self._k, 4 * self._width) if self._turned else 0,
         )
 
-    def _right(self) -> ValueId | Panels:
-        return Panels(self._input(1), self._width) if self._packed else self._input(1)
-
     def _grid(self) -> tuple[Grid, ...]:
-        columns = Grid("j", self._sizes.of(self._n), self._width)
-        return (Grid("g", self._sizes.of(self._batch), 1), columns) if self._batched else (columns,)
+        batch = (Grid(f"g{axis}", self._sizes.of(size), 1) for axis, size in enumerate(self._batch))
+        return (*batch, Grid("j", self._sizes.of(self._n), self._width))
 
-    def _matrix(self, rows: Dim, columns: Dim, *axes: tuple[str, Size]) -> Index:
-        """Elements of the matrix [rows, columns] of this batch."""
-        batch = (("g", self._sizes.of(self._dims.mul(rows, columns))),) if self._batched else ()
-        return Index((*batch, *axes))
+    def _at(self, view: View, row: str, column: str) -> Index:
+        """Elements of the matrix of this batch."""
+        names = [*(f"g{axis}" for axis in range(len(self._batch))), row, column]
+        strides = zip(names, view.strides, strict=True)
+        return Index(
+            tuple((name, self._sizes.of(stride)) for name, stride in strides if stride != 0),
+            self._sizes.of(view.offset),
+        )
+
+    def _result_index(self, i: str) -> Index:
+        """Elements of the result, and of what has its shape."""
+        strides = row_major((*self._batch, self._m, self._n), self._dims)
+        return self._at(View(0, (), strides), i, "j")
 
     def _grain(self) -> Dim:
         """Panels that are worth a thread's while: fewer, the more rows there are."""
@@ -101,7 +126,7 @@ class _Matmul:
         return type.dtype
 
     def _body(self) -> tuple[Statement, ...]:
-        statements: list[Statement] = []
+        statements: list[Statement] = [self._turn()] if self._turned else []
         begin: Dim = 0
         for rows in (_TILES[self._vectors], *_LEFT_ROWS):
             tiles = self._dims.floordiv(self._dims.sub(self._m, begin), rows)
@@ -111,22 +136,32 @@ class _Matmul:
             begin = end
         return tuple(statements)
 
+    def _turn(self) -> Loop:
+        """This panel of the right side, its columns side by side, in scratch."""
+        name = self._names.new("t")
+        load = Load(name, Tile(DType.F32, ("t", "j")), "w", self._at(self._b, "t", "j"))
+        store = Store("scratch", Index((("t", self._width), ("j", 1)), 0, (("j", 0),)), name)
+        return Loop("t", self._sizes.of(self._k), self._lanes, (load, store))
+
+    def _right_index(self, k: str) -> Index:
+        if self._packed:
+            return Index((("j", 1), (k, self._width)), 0, (("j", self._sizes.of(self._k)),))
+        if self._turned:
+            return Index((("j", 1), (k, self._width)), 0, (("j", 0),))
+        return self._at(self._b, k, "j")
+
     def _rows(self, rows: int, begin: Dim, end: Dim) -> Loop:
-        i, names, sizes = f"i{rows}", self._names, self._sizes
+        i, k, names = f"i{rows}", f"k{rows}", self._names
         tile = Tile(DType.F32, (i, "j"))
         start, total, b, a, new, old = (names.new(hint) for hint in ("zero", "sum", "b", "a", "new", "old"))
-        k, n = sizes.of(self._k), sizes.of(self._n)
-        right = self._matrix(self._k, self._n, (f"k{rows}", n), ("j", 1))
-        if self._packed:
-            right = Index((("j", 1), (f"k{rows}", self._width)), 0, (("j", k),))
         inner = Loop(
-            f"k{rows}",
             k,
+            self._sizes.of(self._k),
             1,
             (
-                Load(b, Tile(DType.F32, (f"k{rows}", "j")), "w", right),
-                Load(a, Tile(DType.F32, (i, f"k{rows}")), "a", self._matrix(self._m, self._k, (i, k), (f"k{rows}", 1))),
-                Dot(new, tile, a, b, old, f"k{rows}"),
+                Load(b, Tile(DType.F32, (k, "j")), "scratch" if self._turned else "w", self._right_index(k)),
+                Load(a, Tile(DType.F32, (i, k)), "a", self._at(self._a, i, k)),
+                Dot(new, tile, a, b, old, k),
             ),
             ((old, start),),
             (new,),
@@ -134,8 +169,8 @@ class _Matmul:
         )
         body: list[Statement] = [Fill(start, tile, 0.0), inner]
         result = self._epilogue(body, i, total)
-        body.append(Store("out", self._matrix(self._m, self._n, (i, n), ("j", 1)), result))
-        return Loop(i, sizes.of(end), rows, tuple(body), begin=sizes.of(begin), exact=True)
+        body.append(Store("out", self._result_index(i), result))
+        return Loop(i, self._sizes.of(end), rows, tuple(body), begin=self._sizes.of(begin), exact=True)
 
     def _epilogue(self, body: list[Statement], i: str, total: str) -> str:
         """The maps behind the product on one tile; returns the name of the last."""
@@ -177,8 +212,7 @@ class _Matmul:
             return Index(), ()
         if len(type.shape) == 1:
             return Index((("j", 1),)), ("j",)
-        row: Size = self._sizes.of(self._n)
-        return self._matrix(self._m, self._n, (i, row), ("j", 1)), (i, "j")
+        return self._result_index(i), (i, "j")
 
 
 def _panel_vectors(columns: Dim, lanes: int, threads: int) -> int:

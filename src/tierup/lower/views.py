@@ -53,6 +53,11 @@ class Views:
         """A value's view over a domain that it broadcasts to; None where that is not known."""
         return self._repeated(self.of(value), domain)
 
+    def reshaped(self, value: ValueId, shape: Shape) -> View:
+        """A value's view under another shape; of itself where its view has gaps."""
+        view = self._reshaped(self.of(value), shape)
+        return view if view is not None else View(value, shape, row_major(shape, self._dims))
+
     def _shape(self, value: ValueId) -> Shape:
         type = self._graph.type(value)
         assert isinstance(type, TensorType)

@@ -8,8 +8,9 @@
         case.assert_same(got, want)
 
 A program is a row of sections over one grid: maps of broadcast loads, loops with carried tiles, reductions inside and
-after their loops, dots, a detour through scratch. Extents may be 0, 1 or ragged, strides 0, negative or strided, all of
-them numbers or size arguments. Every buffer ends where its last element does.
+after their loops, dots, a detour through scratch, gathers and scatters by integers from inputs. Extents may be 0, 1 or
+ragged, strides 0, negative or strided, all of them numbers or size arguments. Every buffer ends where its last element
+does. Integers that addresses add are wild beyond ragged edges.
 
 Results that may differ between executors (the series functions, float sums and products) are kept apart from all that
 would blow a small difference up: no jumps, no sums with cancellation. So `assert_same` can ask for equality where only
@@ -31,6 +32,7 @@ from tierup.lower.tile import (
     MAPS,
     Arg,
     Buffer,
+    Check,
     Convert,
     Dot,
     Fill,
@@ -48,7 +50,10 @@ from tierup.lower.tile import (
     TileProgram,
 )
 
-DTYPES = (DType.F32, DType.F64, DType.I32, DType.I64, DType.BOOL, DType.I8, DType.U8)
+DTYPES = (
+    DType.F32, DType.F64, DType.I32, DType.I64, DType.BOOL, DType.I8, DType.U8, DType.I16, DType.U16, DType.U32,
+    DType.U64,
+)  # fmt: skip
 _SERIES = (
     "exp", "expm1", "log", "log1p", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh",
     "acosh", "atanh", "erf",
@@ -68,31 +73,43 @@ _GENTLE = ("neg", "abs", "min", "max", "mul", "select")
 # Series functions of two executors, a few roundings after them, and sums of a few hundred elements in another order.
 _TOLERANCE_EPS = 64
 _VECTOR_STEPS, _VECTOR_EXTENTS = (1, 2, 4, 8, 16, 32, 48), (1, 3, 8, 16, 17, 33, 40, 50, 0)
-_STEPS, _EXTENTS = (1, 1, 2, 3, 4), (1, 2, 3, 4, 5, 6, 7, 8, 11, 0)
+_STEPS, _EXTENTS = (1, 1, 2, 3, 4, 4, 8), (1, 2, 3, 4, 5, 6, 7, 8, 11, 0)
 _ROWS_LIMIT = 16  # elements of a tile along all axes but the vector's: they are unrolled
 _GRID_LIMIT = 48  # grid steps: each takes the interpreter about a millisecond
+_WILD = 2**40  # times any stride an address that nothing is mapped at
 _Item = TypeVar("_Item")
 
 
 @dataclass(frozen=True)
 class Case:
-    """A program and one call of it. `errors` says how far each output may be off, relatively; 0 for not at all."""
+    """A program and one call of it. `errors` says how far each output may be off, relatively; 0 for not at all.
+
+    `counts` are inputs that addresses add: integers from 0 up to the number given, or each of them once ("distinct").
+    """
 
     program: TileProgram
     sizes: tuple[int, ...]
     lengths: Mapping[str, int]
     errors: Mapping[str, float]
+    counts: Mapping[str, int | str]
     seed: int
 
     def arrays(self) -> dict[str, Array]:
         """Fresh arrays for all buffers, the same ones each time: inputs random, the others full of sevens."""
         random = np.random.default_rng(self.seed)
         return {
-            buffer.name: _random(random, buffer.dtype, self.lengths[buffer.name])
+            buffer.name: self._input(random, buffer)
             if buffer.mode == "in"
             else np.full(self.lengths[buffer.name], 7).astype(buffer.dtype.numpy)
             for buffer in self.program.buffers
         }
+
+    def _input(self, random: np.random.Generator, buffer: Buffer) -> Array:
+        length, count = self.lengths[buffer.name], self.counts.get(buffer.name)
+        if count is None:
+            return _random(random, buffer.dtype, length)
+        numbers = random.permutation(length) if count == "distinct" else random.integers(0, count, length)
+        return numbers.astype(buffer.dtype.numpy)
 
     def assert_same(self, got: Mapping[str, Array], want: Mapping[str, Array]) -> None:
         """Compare all outputs, and see that the inputs are untouched."""
@@ -122,8 +139,7 @@ def _random(random: np.random.Generator, dtype: DType, length: int) -> Array:
     else:
         bounds = np.iinfo(dtype.numpy)
         values = random.integers(max(-99, int(bounds.min)), 99, length)
-        special = np.array([0, 1, bounds.min, bounds.max, bounds.max])
-        special = special.astype(dtype.numpy)
+        special = np.array([0, 1, bounds.min, bounds.max, bounds.max], dtype.numpy)
         values = values.astype(dtype.numpy)
     return np.where(random.random(length) < 0.06, random.choice(special, length), values).astype(dtype.numpy)
 
@@ -153,13 +169,16 @@ class _Value:
 
 
 def programs(
-    maps: Collection[str] = tuple(MAPS), dtypes: Sequence[DType] = DTYPES, scratch: bool = True
+    maps: Collection[str] = tuple(MAPS), dtypes: Sequence[DType] = DTYPES, scratch: bool = True, failing: bool = False
 ) -> st.SearchStrategy[Case]:
-    """Cases whose programs use only these maps (`convert` and comparisons for `select` apart) and tile dtypes."""
+    """Cases whose programs use only these maps (`convert` and comparisons for `select` apart) and tile dtypes.
+
+    With `failing`, some check what does not hold.
+    """
 
     @st.composite
     def case(draw: Callable[[st.SearchStrategy[Any]], Any]) -> Case:
-        return _Drawing(draw, frozenset(maps), tuple(dtypes), scratch).case()
+        return _Drawing(draw, frozenset(maps), tuple(dtypes), scratch, failing).case()
 
     return case()
 
@@ -173,12 +192,14 @@ class _Drawing:
         maps: frozenset[str],
         dtypes: tuple[DType, ...],
         scratch: bool,
+        failing: bool,
     ) -> None:
-        self.draw, self.maps, self.dtypes, self.may_scratch = draw, maps, dtypes, scratch
+        self.draw, self.maps, self.dtypes, self.may_scratch, self.may_fail = draw, maps, dtypes, scratch, failing
         self.sizes: list[int] = []
         self.buffers: list[Buffer] = []
         self.lengths: dict[str, int] = {}
         self.errors: dict[str, float] = {}
+        self.counts: dict[str, int | str] = {}
         self.steps: dict[str, int] = {}
         self.around: list[_Axis] = []
         self.body: list[Statement] = []
@@ -188,7 +209,7 @@ class _Drawing:
     def case(self) -> Case:
         names = ["a", "b", "c"][: self.pick((0, 1, 1, 2, 2, 3))]
         axes = [*names, "q", "r", "k"]
-        self.vector = self.pick((*axes[:-1], None))
+        self.vector = self.pick((*axes, None))
         self.order = self.draw(st.permutations(axes))
         rows = 1
         for axis in axes:
@@ -207,9 +228,11 @@ class _Drawing:
             self.pick((self.elementwise, self.loop, self.loop, self.dot))()
         if not self.errors:
             self.store()
-        vector = () if self.vector is None or not self.uses(self.vector) else (self.vector,)
+        more = [axis for axis in axes if axis != self.vector and self.chance(15)]
+        vector = tuple(axis for axis in (self.vector, *more) if axis is not None and self.uses(axis))
         program = TileProgram("case", tuple(self.buffers), len(self.sizes), grid, tuple(self.body), vector)
-        return Case(program, tuple(self.sizes), self.lengths, self.errors, self.draw(st.integers(0, 2**16)))
+        seed = self.draw(st.integers(0, 2**16))
+        return Case(program, tuple(self.sizes), self.lengths, self.errors, self.counts, seed)
 
     def uses(self, axis: str) -> bool:
         return any(a.name == axis for a in self.around) or _has_loop(self.body, axis)
@@ -278,15 +301,48 @@ class _Drawing:
     def load(self, dtype: DType, axes: tuple[str, ...] | None = None) -> _Value:
         """A new input, laid out at random."""
         axes = self.some_axes() if axes is None else axes
+        at: tuple[tuple[str, Size], ...] = ()
+        added, beyond = set[str](), 0
+        if self.chance(20):
+            at, added, beyond = self.gathered(axes)
         stored = dtype if self.chance(60) else self.pick((*DTYPES, DType.F16, DType.BF16))
-        buffer = Buffer(f"x{len(self.buffers)}", stored)
-        counted = self.ordered([*axes, *self.some_axes(30)])
+        counted = self.ordered([*(axis for axis in axes if axis not in added), *self.some_axes(30)])
         index, length = self.layout(counted, axes, apart=False)
-        self.buffers.append(buffer)
-        self.lengths[buffer.name] = length
+        buffer = self.buffer("x", stored, length + beyond)
         value = _Value(self.name(), Tile(dtype, axes), plain=stored.is_float)
         other = self.literal(dtype) if self.chance(50) else 0.0
-        self.emit(Load(value.name, value.type, buffer.name, index, other), value)
+        self.emit(Load(value.name, value.type, buffer, index, other, at), value)
+        return value
+
+    def buffer(self, prefix: str, dtype: DType, length: int, mode: str = "in") -> str:
+        name = f"{prefix}{len(self.buffers)}"
+        self.buffers.append(Buffer(name, dtype, mode))
+        self.lengths[name] = length
+        return name
+
+    def gathered(self, axes: tuple[str, ...]) -> tuple[tuple[tuple[str, Size], ...], set[str], int]:
+        """What the address of a tile over `axes` adds, the axes of that, and how much further the buffer must go."""
+        at, added, beyond = list[tuple[str, Size]](), set[str](), 0
+        for _ in range(self.pick((1, 1, 2))):
+            count, stride = self.pick((1, 2, 5, 9)), self.pick((0, 1, 1, 3, 10))
+            value = self.counted(tuple(axis for axis in axes if self.chance(60)), count)
+            if self.chance(40):
+                extent = self.pick((0, -1, count - 1)) if self.may_fail and self.chance(20) else count
+                self.emit(Check(value.name, self.size(extent + self.pick((0, 2**33)) if extent == count else extent)))
+            at.append((value.name, self.stride(stride)))
+            added.update(value.type.axes)
+            beyond += (count - 1) * stride
+        return tuple(at), added, beyond
+
+    def counted(self, axes: tuple[str, ...], count: int | str) -> _Value:
+        """Integers from an input for addresses to add; none of them is seen by anything else."""
+        dtype = self.pick((DType.I32, DType.I64))
+        index, length = self.layout(axes, axes, apart=count == "distinct")
+        name = self.buffer("n", self.pick((dtype, DType.I64)), length)
+        self.counts[name] = count
+        value = _Value(self.name(), Tile(dtype, axes))
+        wild = _WILD if dtype is DType.I64 else 2**30
+        self.emit(Load(value.name, value.type, name, index, self.pick((wild, -wild))))
         return value
 
     def layout(self, counted: Sequence[str], axes: Sequence[str], apart: bool) -> tuple[Index, int]:
@@ -323,15 +379,20 @@ class _Drawing:
         stored = value.type.dtype
         if stored is DType.F32 and self.chance(25):
             stored = self.pick((DType.F16, DType.BF16))
-        buffer = Buffer(f"y{len(self.buffers)}", stored, "out")
-        index, length = self.layout(self.ordered(inside), value.type.axes, apart=True)
-        self.buffers.append(buffer)
-        self.lengths[buffer.name] = length
-        self.errors[buffer.name] = max(value.error, _bound(stored)) if value.error else 0.0
-        self.emit(Store(buffer.name, index, value.name))
+        at: tuple[tuple[str, Size], ...] = ()
+        scattered = self.ordered(axis for axis in value.type.axes if self.chance(60)) if self.chance(15) else ()
+        rest = [axis for axis in inside if axis not in scattered]
+        index, length = self.layout(self.ordered(rest), value.type.axes, apart=True)
+        if scattered:
+            places = self.counted(scattered, "distinct")
+            at = ((places.name, self.stride(length)),)
+            length *= self.lengths[self.buffers[-1].name]
+        buffer = self.buffer("y", stored, length, "out")
+        self.errors[buffer] = max(value.error, _bound(stored)) if value.error else 0.0
+        self.emit(Store(buffer, index, value.name, at))
         if self.chance(10):
-            again = replace(value, name=self.name(), plain=False, error=self.errors[buffer.name])
-            self.emit(Load(again.name, again.type, buffer.name, index), again)
+            again = replace(value, name=self.name(), plain=False, error=self.errors[buffer])
+            self.emit(Load(again.name, again.type, buffer, index, at=at), again)
 
     def detour(self, value: _Value) -> None:
         """Through scratch and back; elements lie by their places in the tile alone."""
@@ -520,7 +581,7 @@ class _Drawing:
 
     def dot(self) -> None:
         """A small matrix product with the sum over a loop, maps behind it, and a store."""
-        kinds = [dtype for dtype in self.dtypes if dtype in (DType.F32, DType.F64, DType.I32, DType.I64)]
+        kinds = [dtype for dtype in self.dtypes if dtype is not DType.BOOL and dtype.bits > 8]
         small = [dtype for dtype in self.dtypes if dtype in (DType.I8, DType.U8)]
         if not kinds:
             self.elementwise()

@@ -2,7 +2,7 @@
 
 Comes in: a program, an array for each buffer (flat, of the buffer's dtype; scratch too), the sizes. The outputs are
 written. Meant for tests: every access is checked against its buffer, and a program that leaves it raises IndexError
-before anything is read or written there.
+before anything is read or written there. A `check` that fails raises CheckError, where compiled code returns 1.
 
 Numbers are those of `reference/core.py`, exactly where IEEE 754 and the integers leave no choice. `fma`, and `dot`
 along its axis in ascending order, round once for each element (f64: but for products near the ends of its range). The
@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tierup.errors import InputError
 from tierup.ir.graph import Node
 from tierup.ir.types import Array, DType
 from tierup.lower.text import line_text
@@ -23,10 +24,10 @@ from tierup.lower.tile import (
     MAPS,
     Arg,
     Buffer,
+    Check,
     Convert,
     Dot,
     Fill,
-    Index,
     Load,
     Loop,
     Map,
@@ -48,6 +49,10 @@ _REDUCTIONS: dict[str, np.ufunc] = {
     "or": np.bitwise_or,
 }  # fmt: skip
 _SIXTEEN_BITS = (DType.F16, DType.BF16)
+
+
+class CheckError(InputError):
+    """An integer from the data is not within the range that the program needs."""
 
 
 def grid_steps(program: TileProgram, sizes: Sequence[int]) -> int:
@@ -126,7 +131,7 @@ class _Run:
                 for (inside, initial), result in zip(statement.carried, statement.results, strict=True):
                     self.types[inside] = self.types[result] = self.types[initial]
                 self.note(statement.body)
-            elif not isinstance(statement, Store):
+            elif not isinstance(statement, Store | Check):
                 self.types[statement.out] = statement.type
 
     def size(self, size: Size) -> int:
@@ -148,6 +153,8 @@ class _Run:
                 self.loop(statement)
             elif isinstance(statement, Store):
                 self.store(statement)
+            elif isinstance(statement, Check):
+                self.check(statement)
             else:
                 value = self.result(statement)
                 self.values[statement.out] = np.broadcast_to(value, self.shape(statement.type.axes))
@@ -220,9 +227,19 @@ class _Run:
         last = np.moveaxis(self.values[name], self.types[name].axes.index(axis), -1)
         return last[..., : self.places[axis].inside] if axis in self.places else last
 
+    def check(self, check: Check) -> None:
+        axes, extent = self.types[check.arg].axes, self.size(check.extent)
+        looked_at = self.values[check.arg][self.inside(axes)]
+        bad = looked_at[(looked_at < 0) | (looked_at >= extent)]
+        if bad.size:
+            raise CheckError(
+                f"tile program '{self.program.name}', '{line_text(check)}' at {self.where()}: {bad[0]} is not within "
+                f"[0, {extent})"
+            )
+
     def load(self, load: Load) -> Array:
         tile = np.full(self.shape(load.type.axes), _element(load.other, load.type.dtype))
-        source = self.buffers[load.buffer][self.addresses(load, load.index, load.type.axes)]
+        source = self.buffers[load.buffer][self.addresses(load, load.type.axes)]
         if self.dtypes[load.buffer] in _SIXTEEN_BITS:
             source = convert(source, DType.F32)
         tile[self.inside(load.type.axes)] = convert(source, load.type.dtype)
@@ -233,31 +250,45 @@ class _Run:
         value = self.values[store.arg][self.inside(axes)]
         if to in _SIXTEEN_BITS:
             value = convert(value, DType.F32)
-        self.buffers[store.buffer][self.addresses(store, store.index, axes)] = convert(value, to)
+        self.buffers[store.buffer][self.addresses(store, axes)] = convert(value, to)
 
     def inside(self, axes: Sequence[str]) -> tuple[slice, ...]:
         """The part of a tile that lies before all edges."""
-        return tuple(slice(self.places[axis].inside) for axis in axes)
+        return tuple(slice(self.inside_of(axis)) for axis in axes)
 
-    def addresses(self, access: Load | Store, index: Index, axes: Sequence[str]) -> Array:
+    def inside_of(self, axis: str) -> int:
+        """How many elements lie before the edge of the loop over `axis`; outside that loop, all."""
+        return self.places[axis].inside if axis in self.places else self.steps[axis]
+
+    def addresses(self, access: Load | Store, axes: Sequence[str]) -> Array:
         """Addresses of the elements before all edges."""
+        index = access.index
         first, starts = self.size(index.offset), {axis: self.size(stride) for axis, stride in index.starts}
-        least, most = 0, 0  # of the elements, counted from the first one's address; Python's integers do not wrap
-        spread: Array = np.zeros([1] * len(axes), np.int64)
+        terms = [(self.added(name, axes), self.size(stride)) for name, stride in access.at]
         for axis, stride in ((axis, self.size(stride)) for axis, stride in index.axes):
             position, inside = self.places[axis]
             first += position * starts.get(axis, stride)
             if axis in axes:
-                last = (inside - 1) * stride
-                least, most = least + min(0, last), most + max(0, last)
-                spread = spread + _along(np.arange(inside), axis, axes) * stride
-        length = len(self.buffers[access.buffer])
-        if first + least < 0 or first + most >= length:
+                terms.append((_along(np.arange(inside), axis, axes), stride))
+        largest = abs(first) + sum(max(map(abs, (int(t.min()), int(t.max())))) * abs(stride) for t, stride in terms)
+        kind = np.int64 if largest < 2**63 else object  # Python's integers do not wrap
+        spread = np.full([self.inside_of(axis) for axis in axes], first, kind)
+        for term, stride in terms:
+            spread = spread + term.astype(kind) * stride
+        least, most, length = spread.min(), spread.max(), len(self.buffers[access.buffer])
+        if least < 0 or most >= length:
             raise IndexError(
                 f"tile program '{self.program.name}', '{line_text(access)}' at {self.where()}: addresses "
-                f"{first + least} to {first + most} are not all within '{access.buffer}', which has {length} elements"
+                f"{least} to {most} are not all within '{access.buffer}', which has {length} elements"
             )
-        return first + spread
+        return np.asarray(spread)
+
+    def added(self, name: str, axes: Sequence[str]) -> Array:
+        """The elements of a tile before all edges, laid out along `axes`."""
+        own = self.types[name].axes
+        value = self.values[name][self.inside(own)]
+        ordered = np.transpose(value, [own.index(axis) for axis in axes if axis in own])
+        return ordered.reshape([self.inside_of(axis) if axis in own else 1 for axis in axes])
 
     def where(self) -> str:
         return ", ".join(f"{axis} = {place.position}" for axis, place in self.places.items()) or "its only step"

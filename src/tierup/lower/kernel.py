@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from tierup.ir.graph import ValueId
 from tierup.ir.types import Dim
+from tierup.lower.inplace import in_place
 from tierup.lower.tile import TileProgram
 
 
@@ -31,3 +32,11 @@ class Kernel:
     steps: tuple[tuple[Dim, int], ...]
     grain: Dim
     scratch_bytes: Dim = 0
+
+    def replaces(self, result: ValueId) -> tuple[ValueId, ...]:
+        """Values that `result` may be written over: each element is read for the last time before it is written."""
+        passed = [buffer for buffer in self.program.buffers if buffer.mode != "scratch"]
+        values = dict(zip((buffer.name for buffer in passed), self.buffers, strict=True))
+        pairs = in_place(self.program)
+        found = (values[source] for source, target in pairs if values[target] == result)
+        return tuple(value for value in found if isinstance(value, int))

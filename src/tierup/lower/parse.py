@@ -15,6 +15,7 @@ from tierup.ir.types import DType
 from tierup.lower.tile import (
     Arg,
     Buffer,
+    Check,
     Convert,
     Dot,
     Fill,
@@ -121,14 +122,15 @@ class _Line(Line):
         self.expect("step")
         return axis, extent, self.integer()
 
-    def address(self) -> tuple[str, Index]:
-        """`x[i * s1 + j + 7]`, `x[i + j * 8 starts i * s1]`."""
-        buffer, axes, offset = self.word(), list[tuple[str, Size]](), None
+    def address(self) -> tuple[str, Index, tuple[tuple[str, Size], ...]]:
+        """`x[i * s1 + j + 7]`, `x[%r * s1 + j]`, `x[i + j * 8 starts i * s1]`."""
+        buffer, axes, at, offset = self.word(), list[tuple[str, Size]](), list[tuple[str, Size]](), None
         self.expect("[")
         while True:
+            added = self.next == ("sign", "%")
             term = self.term()
             if isinstance(term, tuple):
-                axes.append(term)
+                (at if added else axes).append(term)
             elif offset is None:
                 offset = term
             else:
@@ -137,7 +139,7 @@ class _Line(Line):
                 break
         starts = self.separated(self.start) if self.accept("starts") else ()
         self.expect("]")
-        return buffer, Index(tuple(axes), 0 if offset is None else offset, starts)
+        return buffer, Index(tuple(axes), 0 if offset is None else offset, starts), tuple(at)
 
     def start(self) -> tuple[str, Size]:
         axis = self.word()
@@ -149,15 +151,19 @@ class _Line(Line):
         starred = self.tokens[self.at + 1 : self.at + 2] == [("sign", "*")]
         if kind == "int" or (kind == "word" and ARG.fullmatch(text) and not starred):
             return self.size()
-        axis = self.word()
-        return axis, self.size() if self.accept("*") else 1
+        name = self.value() if text == "%" else self.word()
+        return name, self.size() if self.accept("*") else 1
 
     def statement(self) -> Statement:
         """Any statement but a loop."""
         if self.accept("store"):
-            buffer, index = self.address()
+            buffer, index, at = self.address()
             self.expect(",")
-            return Store(buffer, index, self.value())
+            return Store(buffer, index, self.value(), at)
+        if self.accept("check"):
+            arg = self.value()
+            self.expect("<")
+            return Check(arg, self.size())
         out = self.value()
         self.expect(":")
         type = self.tile()
@@ -173,8 +179,8 @@ class _Line(Line):
             case "fill":
                 return Fill(out, type, self.literal())
             case "load":
-                buffer, index = self.address()
-                return Load(out, type, buffer, index, self.plain_literal() if self.accept("else") else 0.0)
+                buffer, index, at = self.address()
+                return Load(out, type, buffer, index, self.plain_literal() if self.accept("else") else 0.0, at)
             case "position":
                 return Position(out, type, self.word())
             case "convert":

@@ -8,6 +8,8 @@
         %p : i64[j] = position j
         %q : f32[j] = convert %p
         %w : f32[i, j] = fma %v, %q, %m
+        check %p < s1
+        %g : f32[i, j] = load x[%p * 4 + i]
         store y[i + j * 4 starts i * s1], %w
         yield %w, %l
       } -> %ms, %ls
@@ -15,9 +17,9 @@
       %d : f32[i] = dot %ms, %ls, %s over j
     }
 
-One statement is one line. `s0` is a size argument. In an address, `j` alone means `j * 1`, and what has no axis is the
-offset; after `starts` stand the strides by which the positions of loops count instead. Names that are no plain words
-are JSON strings.
+One statement is one line. `s0` is a size argument. In an address, `j` alone means `j * 1`, `%p * 4` adds the elements
+of a tile, and what has no name is the offset; after `starts` stand the strides by which the positions of loops count
+instead. Names that are no plain words are JSON strings.
 """
 
 from __future__ import annotations
@@ -29,10 +31,10 @@ from collections.abc import Iterator
 from tierup.lower.parse import ARG, KEYWORDS, parse_program
 from tierup.lower.tile import (
     Arg,
+    Check,
     Convert,
     Dot,
     Fill,
-    Index,
     Load,
     Loop,
     Map,
@@ -84,9 +86,11 @@ def _lines(statement: Statement) -> Iterator[str]:
     yield f"}} -> {_values(statement.results)}" if statement.results else "}"
 
 
-def _simple(statement: Fill | Load | Position | Map | Convert | Reduce | Dot | Store) -> str:
+def _simple(statement: Fill | Load | Position | Map | Convert | Reduce | Dot | Store | Check) -> str:
     if isinstance(statement, Store):
-        return f"store {_address(statement.buffer, statement.index)}, {_value(statement.arg)}"
+        return f"store {_address(statement)}, {_value(statement.arg)}"
+    if isinstance(statement, Check):
+        return f"check {_value(statement.arg)} < {_number(statement.extent)}"
     axes = ", ".join(map(_word, statement.type.axes))
     return f"{_value(statement.out)} : {statement.type.dtype.value}[{axes}] = {_operation(statement)}"
 
@@ -95,9 +99,9 @@ def _operation(statement: Fill | Load | Position | Map | Convert | Reduce | Dot)
     match statement:
         case Fill(value=value):
             return f"fill {_number(value)}"
-        case Load(buffer=buffer, index=index, other=other):
+        case Load(other=other):
             beyond = _number(other)
-            return f"load {_address(buffer, index)}" + (f" else {beyond}" if beyond != "0.0" else "")
+            return f"load {_address(statement)}" + (f" else {beyond}" if beyond != "0.0" else "")
         case Position(axis=axis):
             return f"position {_word(axis)}"
         case Map(op=op, args=args):
@@ -110,15 +114,21 @@ def _operation(statement: Fill | Load | Position | Map | Convert | Reduce | Dot)
             return f"dot {_values((a, b, acc))} over {_word(axis)}"
 
 
-def _address(buffer: str, index: Index) -> str:
-    terms = [
-        _word(axis) if _number(stride) == "1" and not ARG.fullmatch(axis) else f"{_word(axis)} * {_number(stride)}"
+def _address(access: Load | Store) -> str:
+    index = access.index
+    terms = [_term(_value(name), stride) for name, stride in access.at]
+    terms += [
+        f"{axis} * {_number(stride)}" if ARG.fullmatch(axis) else _term(_word(axis), stride)
         for axis, stride in index.axes
     ]
     if not terms or _number(index.offset) != "0":
         terms.append(_number(index.offset))
     starts = ", ".join(f"{_word(axis)} * {_number(stride)}" for axis, stride in index.starts)
-    return f"{_word(buffer)}[{' + '.join(terms)}{' starts ' if starts else ''}{starts}]"
+    return f"{_word(access.buffer)}[{' + '.join(terms)}{' starts ' if starts else ''}{starts}]"
+
+
+def _term(name: str, stride: Size) -> str:
+    return name if _number(stride) == "1" else f"{name} * {_number(stride)}"
 
 
 def _range(axis: str, extent: Size, step: int) -> str:

@@ -3,8 +3,10 @@
 A tile's axes are names of loops around it; along each it has as many elements as that loop's step. Operations meet by
 axis name: adding a tile over (i) to one over (i, j) repeats the first along j. Sizes and strides are numbers or `Arg`s,
 the int64 arguments of a call, so one program serves every size; the last step of a loop may be ragged, and then loads
-read nothing and stores write nothing beyond the extent. All addresses are affine: an offset plus, for each axis, the
-element's position times a stride; a stride of 0 repeats, so broadcasting and transposing cost nothing.
+read nothing and stores write nothing beyond the extent. Addresses are affine: an offset plus, for each axis, the
+element's position times a stride; a stride of 0 repeats, so broadcasting and transposing cost nothing. Integer tiles
+may be added to them, each times a stride: lookups, gathers and scatters. Such integers are data: `check` ends the call
+where one is out of range.
 
     program softmax_rows(x: f32 in, y: f32 out) sizes 2 vector j {
       grid i < s0 step 1
@@ -92,13 +94,18 @@ class Fill:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Elements of a buffer, converted to the tile's dtype. Beyond a ragged edge the tile holds `other`."""
+    """Elements of a buffer, converted to the tile's dtype. Beyond a ragged edge the tile holds `other`.
+
+    `at` are (name, stride) of i32 and i64 tiles whose axes are among the tile's: each element's address has its
+    element of theirs, times the stride, added to what `index` says.
+    """
 
     out: str
     type: Tile
     buffer: str
     index: Index
     other: float = 0.0
+    at: tuple[tuple[str, Size], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,11 +161,26 @@ class Dot:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """Write a tile, converted to the buffer's dtype. Elements beyond a ragged edge are not written."""
+    """Write a tile, converted to the buffer's dtype. Elements beyond a ragged edge are not written.
+
+    `at` is as in `Load`. Where it gives two elements one place, it is open which of them stays.
+    """
 
     buffer: str
     index: Index
     arg: str
+    at: tuple[tuple[str, Size], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """End the call as failed unless 0 ≤ v < `extent` for every element v of an i32 or i64 tile.
+
+    What lies beyond a ragged edge of a loop around it is not looked at.
+    """
+
+    arg: str
+    extent: Size
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +202,7 @@ class Loop:
     exact: bool = False
 
 
-Statement = Fill | Load | Position | Map | Convert | Reduce | Dot | Store | Loop
+Statement = Fill | Load | Position | Map | Convert | Reduce | Dot | Store | Check | Loop
 
 
 @dataclass(frozen=True, slots=True)

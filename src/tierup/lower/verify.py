@@ -4,7 +4,7 @@ Holds afterwards: names are defined once and before they are used; what a loop's
 types follow from the operations; every address counts by loops around it, and gives each element of its tile a place;
 all loops over one axis have one step; sizes, statements, nesting and tiles are bounded. Outputs may be read back: what
 a place holds that was not yet written is the caller's business. Whether addresses lie inside their buffers depends on
-the sizes of a call, and is not checked.
+the sizes and data of a call, and is not checked: `check` statements before gathers are the program's business.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from tierup.lower.tile import (
     MAPS,
     Arg,
     Buffer,
+    Check,
     Convert,
     Dot,
     Fill,
     Grid,
-    Index,
     Load,
     Loop,
     Map,
@@ -64,6 +64,7 @@ _MAP_KINDS = {
 }
 _REDUCE_KINDS = {"sum": "fi", "prod": "fi", "max": "fib", "min": "fib", "and": "ib", "or": "ib"}
 _BYTES = (DType.I8, DType.U8)
+_COUNTS = (DType.I32, DType.I64)  # of positions, and of what addresses have added
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _VALUE_NAME = re.compile(r"[A-Za-z0-9_]+", re.ASCII)
 
@@ -163,11 +164,14 @@ class _Verifier:
         match statement:
             case Loop():
                 self.loop(statement)
-            case Store(buffer=name, index=index, arg=arg):
+            case Store(buffer=name, arg=arg):
                 buffer = self.declared(name)
                 self.require(buffer.mode != "in", f"'{name}' is an input, and not written")
-                self.address(index, self.value(arg).axes)
-                self.apart(index, self.value(arg).axes)
+                self.address(statement, self.value(arg).axes)
+                self.apart(statement, self.value(arg).axes)
+            case Check(arg=arg, extent=extent):
+                self.size(extent)
+                self.require(self.value(arg).dtype in _COUNTS, f"%{arg} is neither i32 nor i64")
             case _:
                 self.operation(statement)
                 self.tile(statement.type)
@@ -180,14 +184,14 @@ class _Verifier:
                     self.size(value)
                 else:
                     self.literal(value, tile.dtype)
-            case Load(type=tile, buffer=buffer, index=index, other=other):
+            case Load(type=tile, buffer=buffer, other=other):
                 self.declared(buffer)
-                self.address(index, tile.axes)
+                self.address(statement, tile.axes)
                 self.literal(other, tile.dtype)
             case Position(type=tile, axis=axis):
                 self.require(axis in self.around, f"there is no loop over '{axis}' around it")
                 self.require(tile.axes == (axis,), f"a position on '{axis}' has this axis alone")
-                self.require(tile.dtype in (DType.I32, DType.I64), "a position is an i32 or an i64")
+                self.require(tile.dtype in _COUNTS, "a position is an i32 or an i64")
             case Map():
                 self.map(statement)
             case Convert(type=tile, arg=arg):
@@ -270,14 +274,17 @@ class _Verifier:
         elems = math.prod(self.steps[axis] for axis in tile.axes)
         self.require(elems <= TILE_LIMIT_ELEMS, f"{tile!r} has {elems} elements; {TILE_LIMIT_ELEMS} are the limit")
 
-    def address(self, index: Index, axes: tuple[str, ...]) -> None:
+    def address(self, access: Load | Store, axes: tuple[str, ...]) -> None:
+        index = access.index
         named = [axis for axis, _ in index.axes]
         self.require(len(set(named)) == len(named), "the address names an axis twice")
         for axis, stride in index.axes:
             self.require(axis in self.around, f"the address counts by '{axis[:60]}', but no such loop is around it")
             self.size(stride)
+        placed = {*named, *self.added(access, axes)}
         for axis in axes:
-            self.require(axis in named, f"the address gives elements along '{axis[:60]}' no place")
+            self.require(axis in placed, f"the address gives elements along '{axis[:60]}' no place")
+            self.require(axis in self.around, f"it has elements along '{axis}', but no such loop is around it")
         self.size(index.offset)
         started = [axis for axis, _ in index.starts]
         self.require(len(set(started)) == len(started), "the address starts an axis twice")
@@ -285,10 +292,22 @@ class _Verifier:
             self.require(axis in named, f"the address starts '{axis[:60]}', which it does not count by")
             self.size(stride)
 
-    def apart(self, index: Index, axes: tuple[str, ...]) -> None:
+    def added(self, access: Load | Store, axes: tuple[str, ...]) -> set[str]:
+        """The axes of the tiles that an address adds."""
+        found: set[str] = set()
+        for name, stride in access.at:
+            tile = self.value(name)
+            self.size(stride)
+            self.require(tile.dtype in _COUNTS, f"%{name}, which the address adds, is neither i32 nor i64")
+            self.require(set(tile.axes) <= set(axes), f"%{name} is {tile!r}, and has axes that the access has not")
+            found.update(tile.axes)
+        return found
+
+    def apart(self, store: Store, axes: tuple[str, ...]) -> None:
         """A stride of 0 would write several elements to one place."""
-        for axis, stride in index.axes:
-            several = axis in axes and self.steps[axis] > 1
+        added = self.added(store, axes)
+        for axis, stride in store.index.axes:
+            several = axis in axes and axis not in added and self.steps[axis] > 1
             self.require(not (several and stride == 0), f"elements along '{axis}' are written to one place")
 
     def without(self, tile: Tile, axis: str) -> tuple[str, ...]:

@@ -6,7 +6,10 @@ defaults and names of dims stay. Bodies of control nodes go through it too. New 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tierup.ir.graph import Graph, Weights
+from tierup.ir.types import Shape
 from tierup.rewrite.assume import Assumptions
 from tierup.rewrite.decompose import decompose
 from tierup.rewrite.fold import fold, known_integers
@@ -50,6 +53,11 @@ def simplify(graph: Graph, weights: Weights, assume: Assumptions | None = None) 
         if not walked.changes:
             return graph
     return walk(graph, weights, (), assume).graph
+
+
+def close_sizes(graph: Graph, weights: Weights, signature: Sequence[Shape]) -> Graph:
+    """The same graph for inputs of these shapes, one for each input that is a tensor."""
+    return walk(graph, weights, (), shapes=signature).graph
 
 
 def lower_to_core(graph: Graph, weights: Weights, assume: Assumptions | None = None) -> Graph:

@@ -182,13 +182,20 @@ class Walked:
     changes: int
 
 
-def walk(graph: Graph, weights: Weights, rules: Sequence[Rule], assume: Assumptions | None = None) -> Walked:
+def walk(
+    graph: Graph,
+    weights: Weights,
+    rules: Sequence[Rule],
+    assume: Assumptions | None = None,
+    shapes: Sequence[Shape | None] | None = None,
+) -> Walked:
     """A new graph in which each live node of `graph` has met `rules`: the first that answers replaces it.
 
     With `assume`, sizes of the outermost graph that look equal become one, and what was assumed is collected there.
+    With `shapes`, inputs have these instead of their own.
     """
     out = Rewriter(weights, graph, assume.builder(len(graph.inputs)) if assume else None)
-    values = _inputs(out, graph)
+    values = _inputs(out, graph, shapes or [None] * len(graph.inputs))
     used = live(graph)
     digests = dict(graph.weights)
     changes = 0
@@ -237,16 +244,16 @@ def _ask(out: Rewriter, rules: Sequence[Rule], node: Node) -> Values | None:
     return None
 
 
-def _inputs(out: Rewriter, graph: Graph) -> dict[ValueId, ValueId]:
+def _inputs(out: Rewriter, graph: Graph, shapes: Sequence[Shape | None]) -> dict[ValueId, ValueId]:
     """The same inputs in the new graph: names, dims that are one, defaults."""
     names, defaults = dict(graph.dim_names), dict(graph.defaults)
     values: dict[ValueId, ValueId] = {}
-    for value in graph.inputs:
+    for value, closed in zip(graph.inputs, shapes, strict=True):
         type, name = graph.type(value), graph.values[value].name
         default = out.weights[defaults[value]] if value in defaults else None
         if isinstance(type, TensorType):
             shape = type.shape and [names.get(dim.id, dim) if isinstance(dim, Sym) else dim for dim in type.shape]
-            values[value] = out.open_input(type.dtype, shape, name, default)
+            values[value] = out.open_input(type.dtype, shape if closed is None else closed, name, default)
         else:
             values[value] = out.input(type, name, default)
     return values

@@ -1,444 +1,118 @@
-"""Graph -> the compiled plan (tier 1): regions as kernels with open sizes, what is left as call-outs.
+"""Graph -> the compiled plan: regions as kernels, what is left as call-outs.
 
-In: the graph as imported. Out: a plan, the kernels of its slots, and why nodes stand alone. Sizes are dim code over the
-inputs; values between kernels lie in one arena whose offsets are filled in with each call.
+In: the graph as imported, and signatures that are worth functions of their own. Out: a plan, the kernels of its slots,
+and why nodes stand alone. The first function has open sizes (tier 1). With signatures, function 0 compares the sizes of
+a call with each and calls the function whose sizes are closed to them (tier 2), or the open one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from tierup.codegen.target import Target
-from tierup.ir.dims import READS, DimBuilder
-from tierup.ir.graph import Graph, Node, ValueId, Weights
-from tierup.ir.types import Dim, DType, Shape, Sym, TensorType
-from tierup.lower.attention import lower_attention
-from tierup.lower.kernel import Kernel, Panels
-from tierup.lower.matmul import lower_matmul
-from tierup.lower.move import lower_move
-from tierup.lower.rows import lower_rows
-from tierup.lower.text import print_program
+from tierup.ir.graph import Graph, Weights
+from tierup.ir.types import Shape, Sym, TensorType
 from tierup.lower.tile import TileProgram
-from tierup.plan.baseline import FunctionCompiler, PlanCompiler
 from tierup.plan.cut import cut
-from tierup.plan.program import BASELINE, Assembler, DimCode, Plan, StepCode
-from tierup.plan.regions import Cut, Region
-from tierup.rewrite.assume import Assumptions, Pair
-from tierup.rewrite.rewrite import lower_to_core
+from tierup.plan.memory import Request
+from tierup.plan.program import Assembler, DimCode, Plan, StepCode
+from tierup.plan.regions import Cut
+from tierup.rewrite.assume import Assumptions
+from tierup.rewrite.rewrite import close_sizes, lower_to_core
+from tierup.runtime.steps import KernelCompiler, Part, Placed
 
-_HEAP, _ARENA = 0, 1
-_ALIGNMENT = 64
-_DIM_CODES = {
-    "add": DimCode.ADD, "sub": DimCode.SUB, "mul": DimCode.MUL, "floordiv": DimCode.FLOORDIV,
-    "ceildiv": DimCode.CEILDIV, "truncdiv": DimCode.TRUNCDIV, "mod": DimCode.MOD, "min": DimCode.MIN,
-    "max": DimCode.MAX, "eq": DimCode.EQ, "lt": DimCode.LT, "select": DimCode.SELECT,
-    "broadcast": DimCode.BROADCAST, "abs": DimCode.ABS, "of": DimCode.OF, "elem": DimCode.ELEM,
-}  # fmt: skip
-_LOWERINGS = {"rows": lower_rows, "matmul": lower_matmul, "move": lower_move, "attention": lower_attention}
+Signature = tuple[Shape, ...]  # the shape of each input, all numbers
+
+
+@dataclass(frozen=True)
+class Function:
+    """A compiled function: for which signature (None: any), its core graph, its cut, its kernels, its arena."""
+
+    signature: Signature | None
+    graph: Graph
+    cut: Cut
+    kernels: tuple[Placed, ...]
+    arena: tuple[Request, ...]
 
 
 @dataclass(frozen=True)
 class Compiled:
-    """A plan with kernels: the programs of its slots, the core graph, and how that was cut."""
+    """A plan with kernels: the programs of its slots, and its functions, the one with open sizes first."""
 
     plan: Plan
     programs: tuple[TileProgram, ...]
-    graph: Graph
-    cut: Cut
+    functions: tuple[Function, ...]
+
+    @property
+    def graph(self) -> Graph:
+        return self.functions[0].graph
+
+    @property
+    def cut(self) -> Cut:
+        return self.functions[0].cut
 
 
-def compile_plan(imported: Graph, weights: Weights, target: Target) -> Compiled:
+def compile_plan(imported: Graph, weights: Weights, target: Target, signatures: Sequence[Signature] = ()) -> Compiled:
     """Lower to core ops, cut into regions, lower the regions, and write the steps of a call."""
+    compiler = KernelCompiler(weights, target)
+    chooser = Assembler("choose", len(imported.values))
+    if signatures:
+        compiler.functions.append(chooser.finish((), ()))
+    functions, numbers = [], []
+    for signature in (None, *signatures):
+        graph = imported if signature is None else close_sizes(imported, weights, signature)
+        part = _prepare(graph, weights)
+        number, written = compiler.compiled(part)
+        numbers.append(number)
+        functions.append(Function(signature, part.graph, part.cut, tuple(written.placed), written.arena))
+    if signatures:
+        _choose(chooser, compiler, imported, signatures, numbers)
+        compiler.functions[0] = chooser.finish(imported.inputs, imported.outputs)
+    plan = Plan(tuple(compiler.functions), tuple(compiler.callouts), tuple(compiler.constants), len(compiler.programs))
+    return Compiled(plan, tuple(compiler.programs), tuple(functions))
+
+
+def _prepare(graph: Graph, weights: Weights) -> Part:
     assume = Assumptions()
-    graph = lower_to_core(imported, weights, assume)
-    division = cut(graph)
-    compiler = _Compiler(weights, target, division, Guard(tuple(assume.pairs), imported))
-    compiler.function(graph)
-    constants: tuple[str | tuple[str, int], ...] = tuple(compiler.constants)
-    plan = Plan(tuple(compiler.functions), tuple(compiler.callouts), constants, len(compiler.programs))
-    return Compiled(plan, tuple(compiler.programs), graph, division)
+    core = lower_to_core(graph, weights, assume)
+    return Part(core, cut(core), tuple(assume.pairs), graph)
 
 
-@dataclass(frozen=True)
-class Guard:
-    """Sizes that must be equal in a call, and the graph that answers where they are not."""
-
-    pairs: tuple[Pair, ...]
-    otherwise: Graph
-
-
-class _Compiler(PlanCompiler):
-    """Function 0 is compiled; bodies of control flow stay as the baseline has them."""
-
-    def __init__(self, weights: Weights, target: Target, division: Cut, guard: Guard) -> None:
-        super().__init__()
-        self.guard = guard
-        self.weight_table = weights
-        self.target = target
-        self.division = division
-        self.programs: list[TileProgram] = []
-        self._slots: dict[str, int] = {}
-
-    def function(self, graph: Graph) -> int:
-        if self.functions:
-            return super().function(graph)
-        assembler = Assembler(graph.name, len(graph.values))
-        self.functions.append(assembler.finish((), ()))
-        _FunctionWithKernels(self, graph, assembler).compile()
-        self.functions[0] = assembler.finish(graph.inputs, graph.outputs)
-        return 0
-
-    def slot(self, program: TileProgram) -> int:
-        """Equal programs share a slot."""
-        text = print_program(program)
-        if text not in self._slots:
-            self._slots[text] = len(self.programs)
-            self.programs.append(program)
-        return self._slots[text]
-
-    def panels(self, digest: str, width: int) -> int:
-        """The number of a packed constant."""
-        return self.constants.setdefault((digest, width), len(self.constants))
+def _choose(
+    out: Assembler, compiler: KernelCompiler, imported: Graph, signatures: Sequence[Signature], numbers: list[int]
+) -> None:
+    """Compare the open sizes of the inputs with each signature in turn; the open function answers the rest."""
+    for value, digest in imported.defaults:
+        out.emit(StepCode.DEFAULT, value, compiler.constant(digest))
+    axes = _open_axes(imported)
+    sizes = [out.dim() for _ in axes]
+    out.dims(*((DimCode.OF, size, value, axis) for size, (_, value, axis) in zip(sizes, axes, strict=True)))
+    ends = []
+    for signature, number in zip(signatures, numbers[1:], strict=True):
+        wanted, same, fits = out.dim(), out.dim(), out.dim()
+        code: list[tuple[int, ...]] = [(DimCode.CONST, fits, 1)]
+        for size, (position, _, axis) in zip(sizes, axes, strict=True):
+            code += [
+                (DimCode.CONST, wanted, signature[position][axis]),
+                (DimCode.EQ, same, size, wanted),
+                (DimCode.MIN, fits, fits, same),
+            ]
+        out.dims(*code)
+        other = out.emit(StepCode.BRANCH_DIM, fits, 0)
+        out.emit(StepCode.CALL, number, list(imported.inputs), list(imported.outputs))
+        ends.append(out.emit(StepCode.JUMP, 0))
+        out.land(other)
+    out.emit(StepCode.CALL, numbers[0], list(imported.inputs), list(imported.outputs))
+    out.land(*ends)
 
 
-@dataclass
-class _Place:
-    """A stretch of the arena that values take in turn."""
-
-    size: Dim
-    free_from: int
-
-
-@dataclass
-class _Memory:
-    """Where each value between kernels lies: its place's number, and the places' sizes in bytes."""
-
-    place: dict[ValueId, int] = field(default_factory=dict)
-    places: list[_Place] = field(default_factory=list)
-
-
-class _FunctionWithKernels(FunctionCompiler):
-    """Writes the steps of the outermost graph."""
-
-    compiler: _Compiler
-
-    def __init__(self, compiler: _Compiler, graph: Graph, assembler: Assembler) -> None:
-        super().__init__(compiler, graph, assembler)
-        self._division = compiler.division
-        self._dims = DimBuilder(graph.dims)
-        self._registers: dict[Dim, int] = {}
-        self._dense: dict[ValueId, int] = {}
-        self._produced = {value for node in graph.nodes for value in node.outputs if value is not None}
-        units = [(unit, self._lower(unit)) for unit in self._division.order]
-        self._units = self._needed_units(units)
-        self._kernels = [kernel for _, kernel in self._units]
-        self._native = {v for k in self._kernels if k is not None for v in _results(k)}
-        self._memory = self._plan_memory()
-        self._offsets: list[int] = []
-
-    def compile(self) -> None:
-        for value, digest in self.graph.defaults:
-            self.out.emit(StepCode.DEFAULT, value, self.compiler.constant(digest))
-        failing = self._check_guard()
-        self._reserve()
-        for unit, kernel in self._units:
-            if kernel is not None:
-                self._kernel(kernel)
-            elif isinstance(unit, int):
-                self._single(self.graph.nodes[unit])
-        for value in self.graph.outputs:
-            self.bind(value)
-        if failing is not None:
-            self._otherwise(failing)
-
-    def _check_guard(self) -> int | None:
-        """Jump away where an assumption does not hold; returns the jump, whose target is not known yet."""
-        if not self.compiler.guard.pairs:
-            return None
-        code = _GuardCode(self.out, self._dims)
-        holds = code.all_equal(self.compiler.guard.pairs)
-        self._registers.update(code.registers)
-        return self.out.emit(StepCode.BRANCH_DIM, holds, 0)
-
-    def _otherwise(self, failing: int) -> None:
-        """The baseline answers the whole call: its node holds the graph as imported."""
-        end = self.out.emit(StepCode.JUMP, 0)
-        self.out.land(failing)
-        graph = self.graph
-        node = Node(BASELINE, 1, graph.inputs, graph.outputs, graphs=(("graph", self.compiler.guard.otherwise),))
-        self.out.emit(StepCode.CALLOUT, self.compiler.callout(node), list(graph.inputs), list(graph.outputs))
-        self.out.land(end)
-
-    def _single(self, node: Node) -> None:
-        """A node on its own: a reshape is the same memory under other sizes, everything else calls out."""
-        if self._is_view(node):
-            self._view(node)
-            return
-        for used in node.inputs:
-            self.bind(used)
-        self.node(node)
-
-    def _is_view(self, node: Node) -> bool:
-        if node.op != "core.reshape":
-            return False
-        types = [self.graph.type(value) for value in (node.inputs[0], node.outputs[0]) if value is not None]
-        return all(isinstance(t, TensorType) and t.shape is not None and t.dtype is not DType.STR for t in types)
-
-    def _view(self, node: Node) -> None:
-        source, result = node.inputs[0], node.outputs[0]
-        assert source is not None
-        assert result is not None
-        self.bind(source)
-        shape = self._type(result).shape
-        assert shape is not None
-        self.out.emit(StepCode.VIEW, result, source, self._registers_of(shape))
-        if source in self._native:
-            self._native.add(result)
-
-    def _needed_units(
-        self, units: list[tuple[Region | int, Kernel | None]]
-    ) -> list[tuple[Region | int, Kernel | None]]:
-        """Those that an output depends on. Sizes are dim code, so what only computed shapes is not needed."""
-        needed: set[ValueId] = set()
-
-        def need(values: Iterable[ValueId | None], sizes: Iterable[Dim]) -> None:
-            needed.update(value for value in values if value is not None)
-            for size in sizes:
-                needed.update(self._reads(size))
-
-        def shape_of(value: ValueId) -> Shape:
-            type = self.graph.type(value)
-            return (type.shape or ()) if isinstance(type, TensorType) else ()
-
-        need(self.graph.outputs, (dim for value in self.graph.outputs for dim in shape_of(value)))
-        kept = []
-        for unit, kernel in reversed(units):
-            node = self.graph.nodes[unit] if isinstance(unit, int) else None
-            results = (
-                _results(kernel) if kernel is not None else [v for v in node.outputs if v is not None] if node else []
-            )
-            if not needed.intersection(results):
-                continue
-            kept.append((unit, kernel))
-            sizes = [dim for value in results for dim in shape_of(value)]
-            if kernel is not None:
-                values: list[ValueId | None] = [b.value if isinstance(b, Panels) else b for b in kernel.buffers]
-                sizes += [*kernel.sizes, *(extent for extent, _ in kernel.steps)]
-                sizes += [dim for value in values if value is not None for dim in shape_of(value)]
-            else:
-                assert node is not None
-                values = list(node.inputs[:1] if self._is_view(node) else node.inputs)
-            need(values, sizes)
-        return kept[::-1]
-
-    def _reads(self, dim: Dim) -> set[ValueId]:
-        """The values that a size is read from."""
-        found: set[ValueId] = set()
-        pending, seen = [dim], set[Dim]()
-        while pending:
-            current = pending.pop()
-            if isinstance(current, Sym) and current not in seen:
-                seen.add(current)
-                op = self._dims.ops[current.id]
-                if op.op not in READS:
-                    pending.extend(op.args)
-                elif isinstance(op.args[0], int):
-                    found.add(op.args[0])
-        return found
-
-    def _lower(self, unit: Region | int) -> Kernel | None:
-        if isinstance(unit, int):
-            return None
-        lower = _LOWERINGS[unit.kind]
-        return lower(self.graph, self.compiler.weight_table, unit, self._dims, self.compiler.target.lanes)
-
-    def _type(self, value: ValueId) -> TensorType:
-        type = self.graph.type(value)
-        assert isinstance(type, TensorType)
-        return type
-
-    def _bytes(self, value: ValueId) -> Dim:
-        type = self._type(value)
-        assert type.shape is not None
-        return self._dims.mul(self._dims.product(type.shape), type.dtype.numpy.itemsize)
-
-    def _from_inputs(self, dim: Dim) -> bool:
-        """Whether a size is known when the call begins."""
-        return not self._reads(dim) & self._produced
-
-    def _plan_memory(self) -> _Memory:
-        """First come, first served: a value takes a place that is free, of its own size if there is one."""
-        last: dict[ValueId, int] = {}
-        owner: dict[ValueId, ValueId] = {}  # views look at another value's memory
-        for position, (unit, kernel) in enumerate(self._units):
-            for value in self._read_by(position, kernel):
-                last[owner.get(value, value)] = position
-            if kernel is None and isinstance(unit, int) and self._is_view(self.graph.nodes[unit]):
-                source, result = self.graph.nodes[unit].inputs[0], self.graph.nodes[unit].outputs[0]
-                if source is not None and result is not None:
-                    owner[result] = owner.get(source, source)
-        for value in self.graph.outputs:  # handed out as they are when the call ends
-            last[owner.get(value, value)] = len(self._units)
-        memory = _Memory()
-        for position, kernel in enumerate(self._kernels):
-            for value in _results(kernel) if kernel is not None else ():
-                size = self._bytes(value)
-                if value in self.graph.outputs or value not in last or not self._from_inputs(size):
-                    continue
-                free = [n for n, place in enumerate(memory.places) if place.free_from < position]
-                same = [n for n in free if memory.places[n].size == size]
-                if not free:
-                    memory.places.append(_Place(size, 0))
-                number = (same or free or [len(memory.places) - 1])[0]
-                place = memory.places[number]
-                place.size, place.free_from = self._dims.max(place.size, size), last[value]
-                memory.place[value] = number
-        return memory
-
-    def _read_by(self, position: int, kernel: Kernel | None) -> list[ValueId]:
-        if kernel is not None:
-            return [buffer for buffer in kernel.buffers if isinstance(buffer, int)]
-        unit = self._units[position][0]
-        assert isinstance(unit, int)
-        return [value for value in self.graph.nodes[unit].inputs if value is not None]
-
-    def _reserve(self) -> None:
-        """Fill in the arena's offsets, one after another, and make it large enough."""
-        if not self._memory.places:
-            return
-        sizes = self._registers_of([place.size for place in self._memory.places])
-        zero = self._registers_of([0])[0]
-        instructions: list[tuple[int, ...]] = []
-        offset = zero
-        for size in sizes:
-            self._offsets.append(offset)
-            aligned, following = self.out.dim(), self.out.dim()
-            instructions.append((DimCode.ALIGN, aligned, size, _ALIGNMENT))
-            instructions.append((DimCode.ADD, following, offset, aligned))
-            offset = following
-        self.out.dims(*instructions)
-        self.out.emit(StepCode.ARENA, offset)
-
-    def _registers_of(self, dims: Sequence[Dim]) -> list[int]:
-        """Dim registers that hold these sizes; what is not computed yet is computed now."""
-        instructions: list[tuple[int, ...]] = []
-        pending = list(reversed(dims))
-        while pending:
-            dim = pending[-1]
-            if dim in self._registers:
-                pending.pop()
-            elif isinstance(dim, int):
-                self._registers[dim] = self.out.dim()
-                instructions.append((DimCode.CONST, self._registers[dim], dim))
-            else:
-                op = self._dims.ops[dim.id]
-                missing = [] if op.op in READS else [arg for arg in op.args if arg not in self._registers]
-                if missing:
-                    pending.extend(missing)
-                    continue
-                self._registers[dim] = self.out.dim()
-                arguments = op.args if op.op in READS else tuple(self._registers[arg] for arg in op.args)
-                instructions.append((_DIM_CODES[op.op], self._registers[dim], *arguments))  # type: ignore[arg-type]
-        if instructions:
-            self.out.dims(*instructions)
-        return [self._registers[dim] for dim in dims]
-
-    def _operand(self, buffer: ValueId | Panels) -> int:
-        """A register with a dense tensor: what comes from outside or from a call-out may be strided."""
-        if isinstance(buffer, Panels):
-            register = self.out.value()
-            self.out.emit(StepCode.CONSTANT, register, self.compiler.panels(self._digest(buffer.value), buffer.width))
-            return register
-        if buffer in self._native:
-            return buffer
-        if buffer not in self._dense:
-            if buffer in dict(self.graph.weights):
-                self.bind(buffer)
-                self._dense[buffer] = buffer
-            else:
-                shape = self._type(buffer).shape
-                assert shape is not None
-                sizes = self._registers_of(shape)
-                self._dense[buffer] = self.out.value()
-                self.out.emit(StepCode.VIEW, self._dense[buffer], buffer, sizes)
-        return self._dense[buffer]
-
-    def _digest(self, value: ValueId) -> str:
-        return dict(self.graph.weights)[value]
-
-    def _kernel(self, kernel: Kernel) -> None:
-        results = set(_results(kernel))
-        operands = [0 if b in results else self._operand(b) for b in kernel.buffers]
-        for value in results:
-            self._allocate(value)
-        operands = [
-            b if b in results and isinstance(b, int) else o for b, o in zip(kernel.buffers, operands, strict=True)
-        ]
-        counts = [self._dims.ceildiv(extent, step) for extent, step in kernel.steps]
-        total = self._dims.product(counts)
-        registers = self._registers_of([*kernel.sizes, kernel.scratch_bytes, total, kernel.grain])
-        *sizes, scratch, steps, grain = registers
-        slot = self.compiler.slot(kernel.program)
-        has_scratch = kernel.scratch_bytes != 0
-        self.out.emit(StepCode.KERNEL, slot, operands, sizes, scratch if has_scratch else -1, steps, grain)
-
-    def _allocate(self, value: ValueId) -> None:
-        type = self._type(value)
-        assert type.shape is not None
-        sizes = self._registers_of(type.shape)
-        place = self._memory.place.get(value)
-        if place is None:
-            self.out.emit(StepCode.ALLOC, value, type.dtype.code, _HEAP, -1, sizes)
-        else:
-            self.out.emit(StepCode.ALLOC, value, type.dtype.code, _ARENA, self._offsets[place], sizes)
-
-
-class _GuardCode:
-    """Dim code that compares sizes and never fails: a division by zero counts as not equal."""
-
-    def __init__(self, out: Assembler, dims: DimBuilder) -> None:
-        self._out, self._dims = out, dims
-        self._instructions: list[tuple[int, ...]] = []
-        self._conditions: list[int] = []
-        self.registers: dict[Dim, int] = {}
-
-    def all_equal(self, pairs: Sequence[Pair]) -> int:
-        """The register that is 1 if the sizes of every pair are equal, else 0."""
-        for a, b in pairs:
-            self._conditions.append(self._do(DimCode.EQ, self._of(a), self._of(b)))
-        holds = self._conditions[0]
-        for condition in self._conditions[1:]:
-            holds = self._do(DimCode.MIN, holds, condition)
-        self._out.dims(*self._instructions)
-        return holds
-
-    def _do(self, code: DimCode, *operands: int) -> int:
-        register = self._out.dim()
-        self._instructions.append((code, register, *operands))
-        return register
-
-    def _of(self, dim: Dim) -> int:
-        if dim not in self.registers:
-            self.registers[dim] = self._computed(dim)
-        return self.registers[dim]
-
-    def _computed(self, dim: Dim) -> int:
-        if isinstance(dim, int):
-            return self._do(DimCode.CONST, dim)
-        op = self._dims.ops[dim.id]
-        if op.op in READS:
-            return self._do(_DIM_CODES[op.op], *op.args)  # type: ignore[arg-type]  # reads have numbers alone
-        operands = [self._of(argument) for argument in op.args]
-        if op.op in ("floordiv", "ceildiv", "truncdiv", "mod"):
-            zero = self._do(DimCode.EQ, operands[1], self._of(0))
-            self._conditions.append(self._do(DimCode.EQ, zero, self._of(0)))
-            operands[1] = self._do(DimCode.ADD, operands[1], zero)
-        return self._do(_DIM_CODES[op.op], *operands)
-
-
-def _results(kernel: Kernel) -> list[ValueId]:
-    """The values that a kernel writes."""
-    outs = {buffer.name for buffer in kernel.program.buffers if buffer.mode == "out"}
-    passed = [buffer.name for buffer in kernel.program.buffers if buffer.mode != "scratch"]
-    return [v for name, v in zip(passed, kernel.buffers, strict=True) if name in outs and isinstance(v, int)]
+def _open_axes(graph: Graph) -> list[tuple[int, int, int]]:
+    """(position among the inputs, value, axis) of every size that is open; one that has a name stands there once."""
+    found: dict[Sym, tuple[int, int, int]] = {}
+    for position, value in enumerate(graph.inputs):
+        type = graph.type(value)
+        for axis, dim in enumerate((type.shape or ()) if isinstance(type, TensorType) else ()):
+            if isinstance(dim, Sym):
+                found.setdefault(dim, (position, value, axis))
+    return list(found.values())

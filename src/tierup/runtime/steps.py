@@ -1,0 +1,368 @@
+"""The steps of a compiled function: kernels in order, sizes as dim code, values between kernels in one arena."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from tierup.codegen.target import Target
+from tierup.ir.dims import READS, DimBuilder, DimError, apply
+from tierup.ir.graph import Graph, Node, ValueId, Weights
+from tierup.ir.types import Dim, DType, Shape, Sym, TensorType
+from tierup.lower.attention import lower_attention
+from tierup.lower.kernel import Kernel, Panels
+from tierup.lower.matmul import lower_matmul
+from tierup.lower.move import lower_move
+from tierup.lower.rows import lower_rows
+from tierup.lower.text import print_program
+from tierup.lower.tile import TileProgram
+from tierup.plan.baseline import FunctionCompiler, PlanCompiler
+from tierup.plan.memory import Layout, Request, plan_memory
+from tierup.plan.program import BASELINE, Assembler, DimCode, StepCode
+from tierup.plan.regions import Cut, Region
+from tierup.rewrite.assume import Pair
+from tierup.runtime.guards import DIM_CODES, GuardCode
+
+_HEAP, _ARENA = 0, 1
+_LOWERINGS = {"rows": lower_rows, "matmul": lower_matmul, "move": lower_move, "attention": lower_attention}
+
+
+@dataclass(frozen=True)
+class Part:
+    """One function's worth: the core graph, how it was cut, what was assumed of sizes, and what answers otherwise."""
+
+    graph: Graph
+    cut: Cut
+    assumed: tuple[Pair, ...]
+    source: Graph
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A kernel in its place: the region it came from, and the slot that its code goes to."""
+
+    region: Region
+    kernel: Kernel
+    slot: int
+
+
+class KernelCompiler(PlanCompiler):
+    """Collects functions with kernels; bodies of control flow stay as the baseline has them."""
+
+    def __init__(self, weights: Weights, target: Target) -> None:
+        super().__init__()
+        self.weight_table = weights
+        self.target = target
+        self.programs: list[TileProgram] = []
+        self._slots: dict[str, int] = {}
+
+    def compiled(self, part: Part) -> tuple[int, KernelFunction]:
+        """Write a function; its number, and what became of its regions."""
+        index = len(self.functions)
+        assembler = Assembler(part.graph.name, len(part.graph.values))
+        self.functions.append(assembler.finish((), ()))  # keeps the number while bodies inside it take theirs
+        function = KernelFunction(self, part, assembler)
+        function.compile()
+        self.functions[index] = assembler.finish(part.graph.inputs, part.graph.outputs)
+        return index, function
+
+    def slot(self, program: TileProgram) -> int:
+        """Equal programs share a slot."""
+        text = print_program(program)
+        if text not in self._slots:
+            self._slots[text] = len(self.programs)
+            self.programs.append(program)
+        return self._slots[text]
+
+    def panels(self, digest: str, width: int) -> int:
+        """The number of a packed constant."""
+        return self.constants.setdefault((digest, width), len(self.constants))
+
+
+class Typical:
+    """Numbers for sizes that are open, to weigh one against another."""
+
+    _OPEN = 64  # rows, tokens: nothing is decided by it but what lies beside what
+
+    def __init__(self, dims: DimBuilder) -> None:
+        self._dims = dims
+        self._known: dict[Sym, int] = {}
+
+    def __call__(self, dim: Dim) -> int:
+        if not isinstance(dim, Sym):
+            return dim
+        if dim not in self._known:
+            op = self._dims.ops[dim.id]
+            try:
+                self._known[dim] = self._OPEN if op.op in READS else apply(op.op, *map(self, op.args))
+            except DimError:
+                self._known[dim] = self._OPEN
+        return self._known[dim]
+
+
+class KernelFunction(FunctionCompiler):
+    """Writes the steps of one compiled function."""
+
+    compiler: KernelCompiler
+
+    def __init__(self, compiler: KernelCompiler, part: Part, assembler: Assembler) -> None:
+        graph = part.graph
+        super().__init__(compiler, graph, assembler)
+        self._part = part
+        self._dims = DimBuilder(graph.dims)
+        self._registers: dict[Dim, int] = {}
+        self._dense: dict[ValueId, int] = {}
+        self._produced = {value for node in graph.nodes for value in node.outputs if value is not None}
+        units = [(unit, self._lower(unit)) for unit in part.cut.order]
+        self._units = self._needed_units(units)
+        self._kernels = [kernel for _, kernel in self._units]
+        self._native = {v for k in self._kernels if k is not None for v in results_of(k)}
+        self.placed: list[Placed] = []
+        self.arena: tuple[Request, ...] = ()
+        self._layout = self._plan_memory()
+
+    def compile(self) -> None:
+        for value, digest in self.graph.defaults:
+            self.out.emit(StepCode.DEFAULT, value, self.compiler.constant(digest))
+        failing = self._check_guard()
+        self._reserve()
+        for unit, kernel in self._units:
+            if kernel is not None and isinstance(unit, Region):
+                self._kernel(unit, kernel)
+            elif isinstance(unit, int):
+                self._single(self.graph.nodes[unit])
+        for value in self.graph.outputs:
+            self.bind(value)
+        if failing is not None:
+            self._otherwise(failing)
+
+    def _check_guard(self) -> int | None:
+        """Jump away where an assumption does not hold; returns the jump, whose target is not known yet."""
+        if not self._part.assumed:
+            return None
+        code = GuardCode(self.out, self._dims)
+        holds = code.all_equal(self._part.assumed)
+        self._registers.update(code.registers)
+        return self.out.emit(StepCode.BRANCH_DIM, holds, 0)
+
+    def _otherwise(self, failing: int) -> None:
+        """The baseline answers the whole call: its node holds the graph as imported."""
+        end = self.out.emit(StepCode.JUMP, 0)
+        self.out.land(failing)
+        graph = self.graph
+        node = Node(BASELINE, 1, graph.inputs, graph.outputs, graphs=(("graph", self._part.source),))
+        self.out.emit(StepCode.CALLOUT, self.compiler.callout(node), list(graph.inputs), list(graph.outputs))
+        self.out.land(end)
+
+    def _single(self, node: Node) -> None:
+        """A node on its own: a reshape is the same memory under other sizes, everything else calls out."""
+        if self._is_view(node):
+            self._view(node)
+            return
+        for used in node.inputs:
+            self.bind(used)
+        self.node(node)
+
+    def _is_view(self, node: Node) -> bool:
+        if node.op != "core.reshape":
+            return False
+        types = [self.graph.type(value) for value in (node.inputs[0], node.outputs[0]) if value is not None]
+        return all(isinstance(t, TensorType) and t.shape is not None and t.dtype is not DType.STR for t in types)
+
+    def _view(self, node: Node) -> None:
+        source, result = node.inputs[0], node.outputs[0]
+        assert source is not None
+        assert result is not None
+        self.bind(source)
+        shape = self._type(result).shape
+        assert shape is not None
+        self.out.emit(StepCode.VIEW, result, source, self._registers_of(shape))
+        if source in self._native:
+            self._native.add(result)
+
+    def _needed_units(
+        self, units: list[tuple[Region | int, Kernel | None]]
+    ) -> list[tuple[Region | int, Kernel | None]]:
+        """Those that an output depends on. Sizes are dim code, so what only computed shapes is not needed."""
+        needed: set[ValueId] = set()
+
+        def need(values: Iterable[ValueId | None], sizes: Iterable[Dim]) -> None:
+            needed.update(value for value in values if value is not None)
+            for size in sizes:
+                needed.update(self._reads(size))
+
+        def shape_of(value: ValueId) -> Shape:
+            type = self.graph.type(value)
+            return (type.shape or ()) if isinstance(type, TensorType) else ()
+
+        need(self.graph.outputs, (dim for value in self.graph.outputs for dim in shape_of(value)))
+        kept = []
+        for unit, kernel in reversed(units):
+            node = self.graph.nodes[unit] if isinstance(unit, int) else None
+            results = (
+                results_of(kernel) if kernel is not None else [v for v in node.outputs if v is not None] if node else []
+            )
+            if not needed.intersection(results):
+                continue
+            kept.append((unit, kernel))
+            sizes = [dim for value in results for dim in shape_of(value)]
+            if kernel is not None:
+                values: list[ValueId | None] = [b.value if isinstance(b, Panels) else b for b in kernel.buffers]
+                sizes += [*kernel.sizes, *(extent for extent, _ in kernel.steps)]
+                sizes += [dim for value in values if value is not None for dim in shape_of(value)]
+            else:
+                assert node is not None
+                values = list(node.inputs[:1] if self._is_view(node) else node.inputs)
+            need(values, sizes)
+        return kept[::-1]
+
+    def _reads(self, dim: Dim) -> set[ValueId]:
+        """The values that a size is read from."""
+        found: set[ValueId] = set()
+        pending, seen = [dim], set[Dim]()
+        while pending:
+            current = pending.pop()
+            if isinstance(current, Sym) and current not in seen:
+                seen.add(current)
+                op = self._dims.ops[current.id]
+                if op.op not in READS:
+                    pending.extend(op.args)
+                elif isinstance(op.args[0], int):
+                    found.add(op.args[0])
+        return found
+
+    def _lower(self, unit: Region | int) -> Kernel | None:
+        if isinstance(unit, int):
+            return None
+        lower = _LOWERINGS[unit.kind]
+        return lower(self.graph, self.compiler.weight_table, unit, self._dims, self.compiler.target.lanes)
+
+    def _type(self, value: ValueId) -> TensorType:
+        type = self.graph.type(value)
+        assert isinstance(type, TensorType)
+        return type
+
+    def _bytes(self, value: ValueId) -> Dim:
+        type = self._type(value)
+        assert type.shape is not None
+        return self._dims.mul(self._dims.product(type.shape), type.dtype.numpy.itemsize)
+
+    def _from_inputs(self, dim: Dim) -> bool:
+        """Whether a size is known when the call begins."""
+        return not self._reads(dim) & self._produced
+
+    def _plan_memory(self) -> Layout:
+        """Where values between kernels lie; outputs and what has no size yet when the call begins lie on the heap."""
+        last: dict[ValueId, int] = {}
+        owner: dict[ValueId, ValueId] = {}  # views look at another value's memory
+        for position, (unit, kernel) in enumerate(self._units):
+            for value in self._read_by(position, kernel):
+                last[owner.get(value, value)] = position
+            if kernel is None and isinstance(unit, int) and self._is_view(self.graph.nodes[unit]):
+                source, result = self.graph.nodes[unit].inputs[0], self.graph.nodes[unit].outputs[0]
+                if source is not None and result is not None:
+                    owner[result] = owner.get(source, source)
+        for value in self.graph.outputs:  # handed out as they are when the call ends
+            last[owner.get(value, value)] = len(self._units)
+        requests = []
+        for position, kernel in enumerate(self._kernels):
+            for value in results_of(kernel) if kernel is not None else ():
+                size = self._bytes(value)
+                if value not in self.graph.outputs and value in last and self._from_inputs(size):
+                    assert kernel is not None
+                    requests.append(Request(value, size, position, last[value], kernel.replaces(value)))
+        self.arena = tuple(requests)
+        return plan_memory(requests, self._dims, Typical(self._dims))
+
+    def _read_by(self, position: int, kernel: Kernel | None) -> list[ValueId]:
+        if kernel is not None:
+            return [buffer for buffer in kernel.buffers if isinstance(buffer, int)]
+        unit = self._units[position][0]
+        assert isinstance(unit, int)
+        return [value for value in self.graph.nodes[unit].inputs if value is not None]
+
+    def _reserve(self) -> None:
+        """Make the arena large enough."""
+        if self._layout.offsets:
+            self.out.emit(StepCode.ARENA, *self._registers_of([self._layout.total]))
+
+    def _registers_of(self, dims: Sequence[Dim]) -> list[int]:
+        """Dim registers that hold these sizes; what is not computed yet is computed now."""
+        instructions: list[tuple[int, ...]] = []
+        pending = list(reversed(dims))
+        while pending:
+            dim = pending[-1]
+            if dim in self._registers:
+                pending.pop()
+            elif isinstance(dim, int):
+                self._registers[dim] = self.out.dim()
+                instructions.append((DimCode.CONST, self._registers[dim], dim))
+            else:
+                op = self._dims.ops[dim.id]
+                missing = [] if op.op in READS else [arg for arg in op.args if arg not in self._registers]
+                if missing:
+                    pending.extend(missing)
+                    continue
+                self._registers[dim] = self.out.dim()
+                arguments = op.args if op.op in READS else tuple(self._registers[arg] for arg in op.args)
+                instructions.append((DIM_CODES[op.op], self._registers[dim], *arguments))  # type: ignore[arg-type]
+        if instructions:
+            self.out.dims(*instructions)
+        return [self._registers[dim] for dim in dims]
+
+    def _operand(self, buffer: ValueId | Panels) -> int:
+        """A register with a dense tensor: what comes from outside or from a call-out may be strided."""
+        if isinstance(buffer, Panels):
+            register = self.out.value()
+            self.out.emit(StepCode.CONSTANT, register, self.compiler.panels(self._digest(buffer.value), buffer.width))
+            return register
+        if buffer in self._native:
+            return buffer
+        if buffer not in self._dense:
+            if buffer in dict(self.graph.weights):
+                self.bind(buffer)
+                self._dense[buffer] = buffer
+            else:
+                shape = self._type(buffer).shape
+                assert shape is not None
+                sizes = self._registers_of(shape)
+                self._dense[buffer] = self.out.value()
+                self.out.emit(StepCode.VIEW, self._dense[buffer], buffer, sizes)
+        return self._dense[buffer]
+
+    def _digest(self, value: ValueId) -> str:
+        return dict(self.graph.weights)[value]
+
+    def _kernel(self, region: Region, kernel: Kernel) -> None:
+        results = set(results_of(kernel))
+        operands = [0 if b in results else self._operand(b) for b in kernel.buffers]
+        for value in results:
+            self._allocate(value)
+        operands = [
+            b if b in results and isinstance(b, int) else o for b, o in zip(kernel.buffers, operands, strict=True)
+        ]
+        counts = [self._dims.ceildiv(extent, step) for extent, step in kernel.steps]
+        total = self._dims.product(counts)
+        registers = self._registers_of([*kernel.sizes, kernel.scratch_bytes, total, kernel.grain])
+        *sizes, scratch, steps, grain = registers
+        slot = self.compiler.slot(kernel.program)
+        self.placed.append(Placed(region, kernel, slot))
+        has_scratch = kernel.scratch_bytes != 0
+        self.out.emit(StepCode.KERNEL, slot, operands, sizes, scratch if has_scratch else -1, steps, grain)
+
+    def _allocate(self, value: ValueId) -> None:
+        type = self._type(value)
+        assert type.shape is not None
+        sizes = self._registers_of(type.shape)
+        offset = self._layout.offsets.get(value)
+        if offset is None:
+            self.out.emit(StepCode.ALLOC, value, type.dtype.code, _HEAP, -1, sizes)
+        else:
+            self.out.emit(StepCode.ALLOC, value, type.dtype.code, _ARENA, *self._registers_of([offset]), sizes)
+
+
+def results_of(kernel: Kernel) -> list[ValueId]:
+    """The values that a kernel writes."""
+    outs = {buffer.name for buffer in kernel.program.buffers if buffer.mode == "out"}
+    passed = [buffer.name for buffer in kernel.program.buffers if buffer.mode != "scratch"]
+    return [v for name, v in zip(passed, kernel.buffers, strict=True) if name in outs and isinstance(v, int)]

@@ -48,8 +48,7 @@ def plan_memory(requests: Iterable[Request], dims: DimBuilder, sample: Callable[
     blocks = _blocks(requests)
     offsets: dict[int, Dim] = {key: 0 for block in blocks if block.size == 0 for key in block.keys}
     blocks = [block for block in blocks if block.size != 0]
-    # A size that is 0 at the sample, and there only, takes a unit: of two values one must always be the lower.
-    spans = _spans(blocks, sample, least=1)
+    spans = _spans(blocks, sample, least=1)  # what is 0 at the sample may be more elsewhere
     packed = pack(spans)
     aligned = {size: _aligned(size, dims) for size in dict.fromkeys(block.size for block in blocks)}
     skyline = _Skyline(spans)

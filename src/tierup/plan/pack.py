@@ -16,10 +16,10 @@ from random import Random
 from typing import NamedTuple
 
 # What the search may cost, in looks at a pair of blocks that are alive together; a look takes about 0.1 µs.
-_LOOKS, _LOOKS_A_BLOCK = 8_000, 40
+_LOOKS, _LOOKS_A_BLOCK = 10_000, 80
 _LOOKS_TO_PLACE = 10  # what placing a block costs beyond its looks, in looks
-# Chances in the choice of a block to move. Without the first, small graphs of which every step is full stay a few
-# percent above the bound for good; between 0.1 and 0.5 neither figure matters much.
+# Chances in the choice of a block to move. Without the first, some small graphs that are full in every step stay 5 to
+# 10% above the bound for good; from 0.1 to 0.5 it makes little difference.
 _ANY, _DEEPER = 0.25, 0.5
 
 
@@ -43,8 +43,8 @@ def pack(spans: Sequence[Span]) -> list[int]:
     best, peak = _by_time(spans)
     if peak == bound:
         return best
-    budget = _LOOKS + _LOOKS_A_BLOCK * len(spans)
-    if _count_pairs(spans) <= budget // 4:
+    budget = max(_LOOKS, _LOOKS_A_BLOCK * len(spans))
+    if _count_pairs(spans) <= budget // 2:  # placing all looks at each pair twice
         return _Search(spans, bound, budget).improve(best, peak)
     backwards, backwards_peak = _by_time([Span(-span.last, -span.first, span.units) for span in spans])
     return backwards if backwards_peak < peak else best
@@ -130,7 +130,7 @@ class _Search:
 
     def improve(self, best: list[int], peak: int) -> list[int]:
         """The best layout that the budget allows, starting from one and its peak."""
-        for order in (_in_order(best), *self._orders()):
+        for order in self._orders():
             best = self._place(order, peak) or best
             peak = self._peak(best)
             if peak == self._bound or self._budget <= 0:
@@ -138,10 +138,11 @@ class _Search:
         return self._climb(best)
 
     def _orders(self) -> Iterator[list[int]]:
-        """By size, by size and time together, by time."""
+        """By size, by size and lifetime together, in turns, by lifetime."""
         numbers, spans = range(len(self._spans)), self._spans
         yield sorted(numbers, key=lambda n: (-spans[n].units, spans[n].first))
         yield sorted(numbers, key=lambda n: -spans[n].units * (spans[n].last - spans[n].first + 1))
+        yield sorted(numbers, key=_turns(spans).__getitem__)
         yield sorted(numbers, key=lambda n: (spans[n].first - spans[n].last, -spans[n].units))
 
     def _place(self, order: Sequence[int], limit: int) -> list[int] | None:
@@ -180,22 +181,21 @@ class _Search:
                 continue
             target = random.choice(earlier)
             order.move(rank, target)
-            settled = self._settle(order, target, rank, offsets, peak)
+            settled = self._settle(order, target, offsets, peak)
             if settled is None:
                 order.move(target, rank)
             else:
                 offsets = settled
         return offsets
 
-    def _settle(self, order: _Order, moved_to: int, moved_from: int, offsets: list[int], peak: int) -> list[int] | None:
-        """Offsets after a block came forward in the order; None as soon as one would end above the peak.
+    def _settle(self, order: _Order, moved: int, offsets: list[int], peak: int) -> list[int] | None:
+        """Offsets after a block came forward to rank `moved`; None as soon as one would end above the peak.
 
-        Only blocks that see another one moved are placed anew.
+        Only blocks that see another one lie elsewhere are placed anew.
         """
         offsets, ranks = offsets.copy(), order.ranks
-        passed = [ranks[n] for n in self._near[order.numbers[moved_to]] if moved_to < ranks[n] <= moved_from]
-        pending = [moved_to, *sorted(passed)]  # ranks, a heap: a block is placed when all before it are
-        seen = set(pending)
+        pending = [moved]  # ranks, a heap: a block is placed when all before it are
+        seen = {moved}
         while pending:
             rank = heappop(pending)
             number = order.numbers[rank]
@@ -245,6 +245,23 @@ class _Order:
 
 def _in_order(offsets: Sequence[int]) -> list[int]:
     return sorted(range(len(offsets)), key=offsets.__getitem__)
+
+
+def _turns(spans: Sequence[Span]) -> list[int]:
+    """A small number for each block, another one for each that is alive with it.
+
+    In a chain, where each block is alive with the next, that is 0 and 1 in turn: all with 0 at the bottom and the
+    others right above them is then the best layout, at any sizes.
+    """
+    turns = [0] * len(spans)
+    alive: list[tuple[int, int]] = []
+    free: list[int] = []
+    for number in sorted(range(len(spans)), key=lambda number: spans[number].first):
+        while alive and alive[0][0] < spans[number].first:
+            heappush(free, heappop(alive)[1])
+        turns[number] = heappop(free) if free else len(alive)
+        heappush(alive, (spans[number].last, turns[number]))
+    return turns
 
 
 def _neighbours(spans: Sequence[Span]) -> list[list[int]]:

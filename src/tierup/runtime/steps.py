@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tierup.codegen.target import Target
-from tierup.ir.dims import READS, DimBuilder, DimError, apply
+from tierup.ir.dims import READS, DimBuilder, DimError, DimOp, apply
 from tierup.ir.graph import Graph, Node, ValueId, Weights
 from tierup.ir.types import Dim, DType, Shape, Sym, TensorType
 from tierup.lower.attention import lower_attention
@@ -82,7 +82,7 @@ class KernelCompiler(PlanCompiler):
 class Typical:
     """Numbers for sizes that are open, to weigh one against another."""
 
-    _OPEN = 64  # rows, tokens: nothing is decided by it but what lies beside what
+    _OPEN = 128  # rows, tokens: decides only what lies beside what; larger sizes than this waste less than smaller ones
 
     def __init__(self, dims: DimBuilder) -> None:
         self._dims = dims
@@ -120,6 +120,11 @@ class KernelFunction(FunctionCompiler):
         self.placed: list[Placed] = []
         self.arena: tuple[Request, ...] = ()
         self._layout = self._plan_memory()
+
+    @property
+    def dims(self) -> tuple[DimOp, ...]:
+        """The instructions that the sizes of its kernels refer to."""
+        return tuple(self._dims.ops)
 
     def compile(self) -> None:
         for value, digest in self.graph.defaults:
@@ -270,7 +275,10 @@ class KernelFunction(FunctionCompiler):
                 size = self._bytes(value)
                 if value not in self.graph.outputs and value in last and self._from_inputs(size):
                     assert kernel is not None
-                    requests.append(Request(value, size, position, last[value], kernel.replaces(value)))
+                    operands = [owner.get(b, b) for b in kernel.buffers if isinstance(b, int)]
+                    # Memory that the kernel reads under two names may be read otherwise under the second.
+                    reuses = tuple(v for v in kernel.replaces(value) if operands.count(v) == 1)
+                    requests.append(Request(value, size, position, last[value], reuses))
         self.arena = tuple(requests)
         return plan_memory(requests, self._dims, Typical(self._dims))
 

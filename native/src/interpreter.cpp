@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <limits>
 #include <string>
@@ -151,6 +152,29 @@ class Activation {
   size_t at_ = 0;  // the next step
 };
 
+// Adds the time until its end to a step's, if times are kept.
+class Stopwatch {
+ public:
+  Stopwatch(const CallContext& call, const Function& function, size_t step) {
+    if (call.times == nullptr) return;
+    entry_ = &call.times->at(static_cast<size_t>(&function - call.program.functions.data()), step);
+    started_ = Clock::now();
+  }
+  Stopwatch(const Stopwatch&) = delete;
+  Stopwatch& operator=(const Stopwatch&) = delete;
+  ~Stopwatch() {
+    if (entry_ == nullptr) return;
+    const auto taken = std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - started_).count();
+    entry_->nanoseconds.fetch_add(static_cast<uint64_t>(taken), std::memory_order_relaxed);
+    entry_->calls.fetch_add(1, std::memory_order_relaxed);
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  StepTimes::Entry* entry_ = nullptr;
+  Clock::time_point started_;
+};
+
 void Activation::run() {
   while (at_ < function_.steps.size()) {
     const size_t here = at_++;
@@ -221,6 +245,7 @@ void Activation::execute(const step::Kernel& s) {
   std::byte* const memory = wanted == 0 ? nullptr : scratch(bytes_a_thread);
 
   call_.host.step_aside();
+  const Stopwatch watch(call_, function_, at_ - 1);
   std::atomic<int32_t> status{0};
   call_.pool.parallel_for(range, std::max<int64_t>(dim(s.grain), 1), [&](int64_t begin, int64_t end, int thread) noexcept {
     if (status.load(std::memory_order_relaxed) != 0) return;
@@ -370,6 +395,15 @@ void Activation::execute(const step::View& s) {
 }
 
 }  // namespace
+
+StepTimes::StepTimes(const Program& program) {
+  size_t total = 0;
+  for (const Function& function : program.functions) {
+    first_.push_back(total);
+    total += function.steps.size();
+  }
+  entries_ = std::vector<Entry>(total);
+}
 
 void run(const CallContext& call, std::span<Value> inputs, std::span<Value> outputs) {
   const Function& model = call.program.functions[0];

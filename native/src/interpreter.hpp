@@ -1,6 +1,7 @@
 // Runs programs.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -49,12 +50,28 @@ class CallStates {
   std::vector<std::unique_ptr<CallState>> idle_;
 };
 
+// How long each step took, all calls together; for those who ask. Steps of all functions are numbered through.
+class StepTimes {
+ public:
+  struct Entry {
+    std::atomic<uint64_t> calls{0}, nanoseconds{0};
+  };
+
+  explicit StepTimes(const Program& program);
+  Entry& at(size_t function, size_t step) { return entries_[first_[function] + step]; }
+
+ private:
+  std::vector<size_t> first_;  // the number of each function's first step
+  std::vector<Entry> entries_;
+};
+
 struct CallContext {
   const Program& program;
   const SlotTable& slots;
   Pool& pool;
   Host& host;
   CallState& state;
+  std::shared_ptr<StepTimes> times = nullptr;  // null: nothing is timed
 };
 
 // Runs function 0 on `inputs` (taken over; as many as the function has, empty where one is left out) and fills

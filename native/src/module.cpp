@@ -5,6 +5,7 @@
 #include "machine.hpp"
 #include "numpy_api.hpp"
 #include "pool.hpp"
+#include "python_code.hpp"
 #include "python_program.hpp"
 #include "python_runner.hpp"
 #include "python_values.hpp"
@@ -19,6 +20,7 @@ NB_MODULE(_native, module) {
   module.def("set_call_error", &tierup::set_call_error, nb::arg("type"));
   module.def("set_threads", &tierup::set_threads, nb::arg("threads"), nb::call_guard<nb::gil_scoped_release>());
   module.def("threads", &tierup::threads);
+  tierup::bind_code(module);
   tierup::bind_program(module);
   tierup::bind_runner(module);
   tierup::bind_machine(module);

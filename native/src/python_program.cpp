@@ -93,6 +93,24 @@ nb::list PythonProgram::kernel_addresses() const {
   return addresses;
 }
 
+void PythonProgram::time_kernels(bool on) {
+  timing_ = on;
+  if (on) times_ = std::make_shared<StepTimes>(program);
+}
+
+nb::list PythonProgram::kernel_times() const {
+  nb::list timed;
+  for (size_t function = 0; times_ != nullptr && function < program.functions.size(); ++function) {
+    for (size_t step = 0; step < program.functions[function].steps.size(); ++step) {
+      const StepTimes::Entry& entry = times_->at(function, step);
+      const uint64_t calls = entry.calls.load(std::memory_order_relaxed);
+      if (calls == 0) continue;
+      timed.append(nb::make_tuple(function, step, calls, entry.nanoseconds.load(std::memory_order_relaxed)));
+    }
+  }
+  return timed;
+}
+
 int PythonProgram::traverse(visitproc visit, void* arg) const {
   for (PyObject* callout : callouts) Py_VISIT(callout);
   // A running call that shares a constant shares our one reference to it.
@@ -124,7 +142,9 @@ void bind_program(nb::module_& module) {
       .def(nb::init<const nb::list&, const nb::list&, const nb::list&, int64_t>(), nb::arg("functions"),
            nb::arg("callouts"), nb::arg("constants"), nb::arg("slots") = 0)
       .def("publish", &PythonProgram::publish, nb::arg("kernels"))
-      .def("kernel_addresses", &PythonProgram::kernel_addresses);
+      .def("kernel_addresses", &PythonProgram::kernel_addresses)
+      .def("time_kernels", &PythonProgram::time_kernels, nb::arg("on"))
+      .def("kernel_times", &PythonProgram::kernel_times);
 }
 
 }  // namespace tierup

@@ -3,6 +3,7 @@
 
 #include <nanobind/nanobind.h>
 
+#include <memory>
 #include <vector>
 
 #include "interpreter.hpp"
@@ -20,6 +21,12 @@ struct PythonProgram {
   void publish(const nanobind::dict& kernels);
   nanobind::list kernel_addresses() const;
 
+  // Begin to time the kernel steps of calls that start from now on, or stop; and (function, step, calls, nanoseconds).
+  void time_kernels(bool on);
+  nanobind::list kernel_times() const;
+  // What calls add their times to, or null. Both are read and written while the GIL is held.
+  std::shared_ptr<StepTimes> times() const { return timing_ ? times_ : nullptr; }
+
   int traverse(visitproc visit, void* arg) const;
   void clear();
 
@@ -31,6 +38,9 @@ struct PythonProgram {
 
  private:
   void drop_callouts();
+
+  bool timing_ = false;
+  std::shared_ptr<StepTimes> times_;
 };
 
 void bind_program(nanobind::module_& module);

@@ -182,14 +182,45 @@ void Runner::run(Call& call, nb::handle self, nb::handle feeds) {
       raise(PyExc_RuntimeError, "convert_feeds() returned inputs that still do not fit the model");
     }
   }
+  signatures_.note(call.state->inputs);
   PythonHost host(call.program.callouts, call.gil);
-  tierup::run({call.program.program, *call.slots, pool(), host, *call.state}, call.state->inputs, call.state->outputs);
+  tierup::run({call.program.program, *call.slots, pool(), host, *call.state, call.program.times()}, call.state->inputs,
+              call.state->outputs);
   call.gil.acquire();
   for (size_t i = 0; i < outputs_.size(); ++i) {
     if (!call.state->outputs[i]) {
       throw CallError("the program left output '" + nb::cast<std::string>(outputs_[i]) + "' empty");
     }
   }
+}
+
+// The answer is there already: what goes wrong here is no reason to withhold it.
+void Runner::notice(nb::handle self) {
+  if (calls() < notice_after_) return;
+  notice_after_ = kNever;
+  static PyObject* const method = PyUnicode_InternFromString("notice_calls");
+  PyObject* done = PyObject_CallMethodNoArgs(self.ptr(), method);
+  if (done == nullptr) PyErr_WriteUnraisable(self.ptr());
+  Py_XDECREF(done);
+}
+
+nb::list Runner::signatures() const {
+  nb::list all;
+  for (const Signatures::Entry& entry : signatures_.entries()) {
+    nb::list shapes;
+    for (size_t at = 0; at < entry.numbers.size();) {
+      const int64_t rank = entry.numbers[at++];
+      if (rank < 0) {
+        shapes.append(nb::none());
+        continue;
+      }
+      nb::list shape;
+      for (int64_t axis = 0; axis < rank; ++axis) shape.append(entry.numbers[at++]);
+      shapes.append(nb::tuple(shape));
+    }
+    all.append(nb::make_tuple(nb::tuple(shapes), entry.calls));
+  }
+  return all;
 }
 
 // A model without a program lets convert_feeds() say why.
@@ -199,7 +230,12 @@ void Runner::require_program(nb::handle self, nb::handle feeds) const {
   raise(PyExc_RuntimeError, "the model has no program");
 }
 
-nb::object Runner::call_dict(nb::handle self, nb::handle feeds) {
+nb::object Runner::prepared(nb::handle self, nb::handle feeds) const {
+  return always_convert_ ? convert(self, feeds) : nb::borrow(feeds);
+}
+
+nb::object Runner::call_dict(nb::handle self, nb::handle given) {
+  const nb::object feeds = prepared(self, given);
   require_program(self, feeds);
   Call call(program_);
   run(call, self, feeds);
@@ -209,6 +245,7 @@ nb::object Runner::call_dict(nb::handle self, nb::handle feeds) {
     const nb::object output = as_output(std::move(call.state->outputs[i]));
     if (PyDict_SetItem(result.ptr(), outputs_[i].ptr(), output.ptr()) < 0) throw nb::python_error();
   }
+  notice(self);
   return result;
 }
 
@@ -231,7 +268,8 @@ std::vector<size_t> Runner::find_outputs(nb::handle names) const {
   return positions;
 }
 
-nb::object Runner::call_list(nb::handle self, nb::handle names, nb::handle feeds) {
+nb::object Runner::call_list(nb::handle self, nb::handle names, nb::handle given) {
+  const nb::object feeds = prepared(self, given);
   require_program(self, feeds);
   Call call(program_);  // before find_outputs(): going through `names` may run code that closes the model
   const std::vector<size_t> wanted = find_outputs(names);
@@ -243,6 +281,7 @@ nb::object Runner::call_list(nb::handle self, nb::handle names, nb::handle feeds
     const bool again = std::ranges::count(wanted.begin() + static_cast<std::ptrdiff_t>(i), wanted.end(), wanted[i]) > 1;
     result.append(as_output(again ? output : std::move(output)));
   }
+  notice(self);
   return result;
 }
 
@@ -327,6 +366,11 @@ void bind_runner(nb::module_& module) {
           nb::arg("output_names").none(), nb::arg("input_feed").none(), nb::arg("run_options").none() = nb::none())
       .def("convert_feeds", &refuse_feeds, nb::arg("feeds").none())
       .def_prop_rw("program", &Runner::program, &Runner::set_program, nb::for_setter(nb::arg("program").none()))
+      .def("notice_calls", [](nb::handle_t<Runner>) {})
+      .def("notice_after", [](nb::handle_t<Runner> self, uint64_t calls) { ready(self).set_notice_after(calls); },
+           nb::arg("calls"))
+      .def("always_convert", [](nb::handle_t<Runner> self) { ready(self).set_always_convert(true); })
+      .def("signatures", &Runner::signatures)
       .def_prop_ro("calls", &Runner::calls);
 }
 

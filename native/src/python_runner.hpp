@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "python_program.hpp"
+#include "signatures.hpp"
 
 namespace tierup {
 
@@ -27,6 +28,15 @@ class Runner {
 
   uint64_t calls() const { return calls_.load(std::memory_order_relaxed); }
 
+  // The method notice_calls() is called once after as many calls; 0: never. Whoever wants more asks again.
+  void set_notice_after(uint64_t calls) { notice_after_ = calls == 0 ? kNever : this->calls() + calls; }
+
+  // Every call's inputs go through convert_feeds(), before the program is chosen: it may change the program for them.
+  void set_always_convert(bool always) { always_convert_ = always; }
+
+  // [(shape of each input, or None where it is no tensor), calls] of the signatures that came lately.
+  nanobind::list signatures() const;
+
   int traverse(visitproc visit, void* arg) const;
   void clear();
 
@@ -39,7 +49,10 @@ class Runner {
     std::vector<int64_t> shape;
   };
   class Call;
+  static constexpr uint64_t kNever = UINT64_MAX;
 
+  void notice(nanobind::handle self);
+  nanobind::object prepared(nanobind::handle self, nanobind::handle feeds) const;
   void require_program(nanobind::handle self, nanobind::handle feeds) const;
   void run(Call& call, nanobind::handle self, nanobind::handle feeds);
   nanobind::object convert(nanobind::handle self, nanobind::handle feeds) const;
@@ -56,6 +69,9 @@ class Runner {
   size_t named_dims_ = 0;
   nanobind::object program_;
   std::atomic<uint64_t> calls_{0};
+  Signatures signatures_;         // these two are touched while the GIL is held
+  uint64_t notice_after_ = kNever;
+  bool always_convert_ = false;
 };
 
 // The type of the error that a call which its inputs do not fit ends with.

@@ -5,6 +5,23 @@ from typing import Any
 
 import numpy as np
 
+class Code:
+    """Machine code in memory that is executable and not writable. It stays loaded as long as this lives."""
+
+    def __init__(self, images: list[bytes]) -> None:
+        """Images begin with their first instruction and run wherever they lie, on a border of 64 bytes.
+
+        ValueError if one is empty or all are more than 1 GiB; OSError if the system gives no such memory.
+        """
+
+    @property
+    def addresses(self) -> list[int]:
+        """Where each image begins."""
+
+    @property
+    def bytes(self) -> int:
+        """How much memory they take together."""
+
 class Program:
     """An immutable program with its call-outs and constants, and the slots that kernels go live in."""
 
@@ -22,6 +39,12 @@ class Program:
 
     def kernel_addresses(self) -> list[int]:
         """The kernel in each slot; 0 where there is none."""
+
+    def time_kernels(self, on: bool) -> None:
+        """Begin to time every kernel step of calls that start from now on, from zero; or stop."""
+
+    def kernel_times(self) -> list[tuple[int, int, int, int]]:
+        """(function, step, calls, nanoseconds) of the kernel steps that were timed."""
 
 class Runner:
     """What users call. Subclasses override `convert_feeds` and may alias `call_dict` or `call_list` as `run`."""
@@ -48,6 +71,18 @@ class Runner:
 
     program: Program | None
     """The program that calls run; a call that runs keeps the one it started with."""
+
+    def notice_after(self, calls: int) -> None:
+        """Call `notice_calls` once, when so many further calls were answered; 0: not at all."""
+
+    def notice_calls(self) -> None:
+        """Called at the end of a call that `notice_after` asked for; does nothing itself."""
+
+    def always_convert(self) -> None:
+        """Pass the inputs of every call through `convert_feeds`, which may set another program for them."""
+
+    def signatures(self) -> list[tuple[tuple[tuple[int, ...] | None, ...], int]]:
+        """(the shape of each input, None where it is no tensor or left out; calls) of what came lately, bounded."""
 
     @property
     def calls(self) -> int:

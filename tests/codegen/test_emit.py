@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from tests.codegen.running import HOST, call, run
 from tests.lower.samples import Sample, layer_norm_sample, matmul_sample, softmax_sample
 from tests.lower.strategies import Case, programs
@@ -53,12 +56,30 @@ def test_random_programs(case: Case) -> None:
     case.assert_same(actual, expected)
 
 
+@pytest.mark.parametrize("vector", [(), ("i",), ("k",), ("i", "j"), ("j", "k"), ("k", "i"), ("i", "j", "k")])
+def test_any_axes_may_be_vectors(vector: tuple[str, ...]) -> None:
+    """A tile that has several takes the last of its axes; elements are moved where two tiles do not agree."""
+    sample = matmul_sample((9, 33, 10), 4, 32, 8)
+    check(replace(sample, program=replace(sample.program, vector=vector)))
+    if "k" not in vector:
+        sample = softmax_sample((5, 70), 8, 32)
+        check(replace(sample, program=replace(sample.program, vector=vector)))
+
+
 @pytest.mark.parametrize("target", [AVX2, AVX512, NEON], ids=lambda target: target.name)
 @pytest.mark.parametrize("sample", [softmax_sample((5, 70)), matmul_sample((5, 40, 7)), layer_norm_sample((5, 70))])
 def test_other_targets_compile(sample: Sample, target: Target) -> None:
     """Not run: the machine may lack the instructions."""
     code = compile_object(emit_llvm(sample.program, target), target)
     assert not [name for name in undefined(code) if name != "_GLOBAL_OFFSET_TABLE_"]
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(programs(failing=True), st.sampled_from([AVX2, AVX512, NEON]))
+def test_random_programs_call_nothing_and_keep_to_ieee(case: Case, target: Target) -> None:
+    text = emit_llvm(case.program, target)
+    assert not re.search(r"\b(fast|nnan|ninf|nsz|arcp|afn|reassoc)\b", text)
+    assert not [name for name in undefined(compile_object(text, target)) if name != "_GLOBAL_OFFSET_TABLE_"]
 
 
 def test_wide_registers_are_used() -> None:

@@ -1,23 +1,33 @@
-"""LLVM IR text -> object code -> a callable address.
+"""Tile programs and LLVM IR text -> object code -> machine code that can be loaded.
 
-Object code is plain bytes that a cache may keep. Loaded code lives as long as its `Loaded` does. LLVM compiles one
-thing at a time in a process.
+`build` gives plain bytes that a cache may keep: images where `image.py` makes them, which are loaded without LLVM;
+elsewhere objects, which LLVM loads. Loaded objects live as long as their `Loaded` does. LLVM compiles one thing at a
+time in a process.
 """
 
 from __future__ import annotations
 
 import re
 import threading
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
 import llvmlite.binding as llvm
 
 from tierup.codegen.elf import undefined
+from tierup.codegen.image import images, runs_images
+from tierup.codegen.llvm.emit import emit_llvm
 from tierup.codegen.target import Target
+from tierup.lower.tile import TileProgram
+
+ENTRY = "kernel"  # the symbol of a built object; programs of one plan may have one name
 
 _LOCK = threading.Lock()  # LLVM's contexts are not for several threads at once
+# Emitting an object takes 1.1 ms before the first function (LLVM 22). All kernels of an object share its constants, and
+# each image has its own copy of them: with 8 kernels both stay small.
+_BATCH = 8
 
 
 @cache
@@ -34,10 +44,39 @@ def _machine(target: Target) -> Any:
     )
 
 
+def build(programs: Sequence[TileProgram], target: Target) -> list[bytes]:
+    """Machine code for each program, in order: images or, where there are none, objects with the symbol `ENTRY`."""
+    if not runs_images(target):
+        return [compile_object(emit_llvm(replace(program, name=ENTRY), target), target) for program in programs]
+    batches = (programs[start : start + _BATCH] for start in range(0, len(programs), _BATCH))
+    return [image for batch in batches for image in _build_images(batch, target)]
+
+
+def _build_images(programs: Sequence[TileProgram], target: Target) -> list[bytes]:
+    names = [f"{ENTRY}{number}" for number in range(len(programs))]
+    texts = [emit_llvm(replace(program, name=name), target) for program, name in zip(programs, names, strict=True)]
+    code = _compile(texts, target)
+    try:
+        found = images(code)
+    except ValueError:
+        if len(programs) == 1:
+            raise
+        # A jump table, for one, is only understood where it can mean one function.
+        return [image for program in programs for image in _build_images([program], target)]
+    return [found[name] for name in names]
+
+
 def compile_object(text: str, target: Target) -> bytes:
     """Object code for a module; the emitter's text goes to code generation as it is, without IR passes."""
+    return _compile([text], target)
+
+
+def _compile(texts: Sequence[str], target: Target) -> bytes:
+    """One object for several modules."""
     with _LOCK:
-        module = _parse(text, target)
+        module, *others = (_parse(text, target) for text in texts)
+        for other in others:
+            module.link_in(other)
         code: bytes = _machine(target).emit_object(module)
         return code
 

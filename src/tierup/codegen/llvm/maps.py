@@ -1,7 +1,7 @@
 """Map operations on registers: one function for floats, one for integers, one for bools.
 
 Numbers as DESIGN says: no fast-math flags; min and max hand NaN on; integer division by zero gives zero, shifts by the
-width or more give zero or the sign.
+width or more give zero or the sign. fmod and integer pow write blocks of their own, as some functions in math.py do.
 """
 
 from __future__ import annotations
@@ -140,10 +140,56 @@ def _floored(writer: Writer, dtype: DType, lanes: int, rest: str, b: str) -> str
     return writer.value(f"select {truth} {both}, {kind} {moved}, {kind} {rest}")
 
 
+def _power(writer: Writer, dtype: DType, lanes: int, a: str, b: str) -> str:
+    """a to the b by squaring, which wraps; to a b below zero it is the reciprocal, truncated."""
+    kind, truth, nought, one = (*_kinds(dtype, lanes), literal(dtype, 0, lanes), literal(dtype, 1, lanes))
+    start = emit_map(writer, "max", dtype, lanes, [b, nought])
+    before, again, done = writer.label, writer.fresh_label("pow"), writer.fresh_label("power")
+    writer.jump(again)
+    writer.start(again)
+    total, square, left = (writer.name() for _ in range(3))
+    at = len(writer.lines)  # the phis go here once the values that come round have names
+    last = writer.value(f"and {kind} {left}, {one}")
+    odd = writer.value(f"icmp ne {kind} {last}, {nought}")
+    product = writer.value(f"mul {kind} {total}, {square}")
+    next_total = writer.value(f"select {truth} {odd}, {kind} {product}, {kind} {total}")
+    next_square = writer.value(f"mul {kind} {square}, {square}")
+    next_left = writer.value(f"lshr {kind} {left}, {one}")
+    more = writer.value(f"icmp ne {kind} {next_left}, {nought}")
+    if lanes > 1:
+        more = writer.call("i1", f"llvm.vector.reduce.or.v{lanes}i1", (truth, more))
+    rounds = ((total, one, next_total), (square, a, next_square), (left, start, next_left))
+    writer.lines[at:at] = [
+        f"  {name} = phi {kind} [{first}, %{before}], [{later}, %{again}]" for name, first, later in rounds
+    ]
+    writer.branch(more, again, done)
+    writer.start(done)
+    return next_total if not dtype.is_signed else _reciprocal(writer, dtype, lanes, a, b, next_total)
+
+
+def _reciprocal(writer: Writer, dtype: DType, lanes: int, a: str, b: str, whole: str) -> str:
+    """`whole`, but where b is below zero, 1 to it is 1, -1 to it ±1, and everything else 0."""
+    kind, truth, nought, one = (*_kinds(dtype, lanes), literal(dtype, 0, lanes), literal(dtype, 1, lanes))
+    minus = literal(dtype, -1, lanes)
+    last = writer.value(f"and {kind} {b}, {one}")
+    even = writer.value(f"icmp eq {kind} {last}, {nought}")
+    sign = writer.value(f"select {truth} {even}, {kind} {one}, {kind} {minus}")
+    is_one, is_minus = (writer.value(f"icmp eq {kind} {a}, {number}") for number in (one, minus))
+    negative = writer.value(f"select {truth} {is_minus}, {kind} {sign}, {kind} {nought}")
+    reciprocal = writer.value(f"select {truth} {is_one}, {kind} {one}, {kind} {negative}")
+    below = writer.value(f"icmp slt {kind} {b}, {nought}")
+    return writer.value(f"select {truth} {below}, {kind} {reciprocal}, {kind} {whole}")
+
+
+def _kinds(dtype: DType, lanes: int) -> tuple[str, str]:
+    return register_type(dtype, lanes), vector("i1", lanes)
+
+
 _INTEGER_CAREFUL: dict[str, Callable[[Writer, DType, int, str, str], str]] = {
     "shl": _shift("shl"),
     "shr": _shift("shr"),
     "div": _divide("div"),
     "mod": _divide("mod"),
     "fmod": _divide("fmod"),
+    "pow": _power,
 }

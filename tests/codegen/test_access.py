@@ -1,0 +1,231 @@
+"""Compiled loads and stores: lookups, gathers, scatters, checks of indices, and tiles that are turned over."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+from tests.codegen.running import HOST, call, run
+
+from tierup.codegen.elf import undefined
+from tierup.codegen.llvm.emit import emit_llvm
+from tierup.codegen.objects import assembly, compile_object
+from tierup.codegen.target import AVX2, AVX512, NEON, Target
+from tierup.ir.types import DType
+from tierup.lower.text import parse_program
+from tierup.lower.tile import TileProgram
+
+TARGETS = (AVX2, AVX512, NEON)
+ALL = (
+    DType.F32, DType.F64, DType.BOOL, DType.I8, DType.U8, DType.I16, DType.U16, DType.I32, DType.U32, DType.I64,
+    DType.U64,
+)  # fmt: skip
+
+# y[i, :] = x[r[i], :]
+LOOKUP = """program lookup(x: f32 in, r: {index} in, y: f32 out) sizes 3 vector j {{
+  grid i < s0 step {rows}
+  %r : {index}[i] = load r[i] else {wild}
+  check %r < s2
+  for j < s1 step 32 {{
+    %v : f32[i, j] = load x[%r * s1 + j]
+    store y[i * s1 + j], %v
+  }}
+}}"""
+# y[i, j] = x[r[i, j], j], then z[q[j], i] = that
+GATHER = """program gather(x: {dtype} in, r: {index} in, q: i64 in, y: {dtype} out, z: {dtype} out) sizes 3 vector j {{
+  grid i < s0 step {rows}
+  grid j < s1 step {columns}
+  %r : {index}[i, j] = load r[i * s1 + j] else {wild}
+  check %r < s2
+  %v : {dtype}[i, j] = load x[%r * s1 + j]
+  store y[i * s1 + j], %v
+  %q : i64[j] = load q[j] else -{wild}
+  store z[%q * s0 + i], %v
+}}"""
+# y = x transposed
+TURN = """program turn(x: {stored} in, y: {stored} out) sizes 3 vector n {{
+  grid c < s0 step {rows}
+  grid n < s1 step {columns}
+  %v : {dtype}[c, n] = load x[n * {stride} + c] else 1
+  store y[c * s1 + n], %v
+}}"""
+
+
+def lookup(index: DType, rows: int) -> TileProgram:
+    return parse_program(LOOKUP.format(index=index.value, rows=rows, wild=2**40 if index is DType.I64 else 2**31 - 1))
+
+
+def gather(dtype: DType, index: DType, rows: int, columns: int) -> TileProgram:
+    wild = 2**40 if index is DType.I64 else 2**31 - 1
+    return parse_program(GATHER.format(dtype=dtype.value, index=index.value, rows=rows, columns=columns, wild=wild))
+
+
+def turn(dtype: DType, stored: DType, rows: int, columns: int, stride: int | str = "s0") -> TileProgram:
+    return parse_program(TURN.format(dtype=dtype.value, stored=stored.value, rows=rows, columns=columns, stride=stride))
+
+
+def numbers(dtype: DType, *shape: int) -> np.ndarray:
+    return np.random.default_rng(0).integers(0, 100, shape).astype(dtype.numpy)
+
+
+@pytest.mark.parametrize("index", [DType.I32, DType.I64])
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("sizes", [(5, 70, 11), (1, 1, 1), (4, 32, 2), (0, 8, 3), (3, 0, 3)])
+def test_lookup(index: DType, rows: int, sizes: tuple[int, int, int]) -> None:
+    count, width, entries = sizes
+    x = np.random.default_rng(0).random((entries, width)).astype(np.float32)
+    r = np.random.default_rng(1).integers(0, entries, count).astype(index.numpy)
+    y = np.zeros((count, width), np.float32)
+    run(lookup(index, rows), {"x": x, "r": r, "y": y}, sizes)
+    np.testing.assert_array_equal(y, x[r])
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
+def test_a_lookup_is_a_plain_load(target: Target) -> None:
+    assert "gather" not in emit_llvm(lookup(DType.I64, 3), target)
+
+
+@pytest.mark.parametrize("index", [DType.I32, DType.I64])
+@pytest.mark.parametrize("dtype", ALL, ids=lambda dtype: dtype.value)
+@pytest.mark.parametrize("steps", [(1, 32), (2, 16), (3, 1), (1, 5), (1, 17)])
+def test_gather_and_scatter(index: DType, dtype: DType, steps: tuple[int, int]) -> None:
+    rows, columns, entries = 5, 37, 6
+    x, r = numbers(dtype, entries, columns), numbers(index, rows, columns) % entries
+    q = np.random.default_rng(1).permutation(columns)
+    y, z = np.zeros((rows, columns), dtype.numpy), np.zeros((columns, rows), dtype.numpy)
+    run(gather(dtype, index, *steps), {"x": x, "r": r, "q": q, "y": y, "z": z}, (rows, columns, entries))
+    expected = np.take_along_axis(x, r.astype(np.int64), 0)
+    np.testing.assert_array_equal(y, expected)
+    np.testing.assert_array_equal(z[q], expected.T)
+
+
+@pytest.mark.parametrize("index", [DType.I32, DType.I64])
+@pytest.mark.parametrize("steps", [(1, 32), (2, 16), (3, 1), (1, 5), (1, 17)])
+@pytest.mark.parametrize("bad", [-1, 6, 2**31 - 1, -(2**31)])
+def test_any_index_out_of_range_ends_the_call(index: DType, steps: tuple[int, int], bad: int) -> None:
+    rows, columns, entries = 3, 37, 6
+    program = gather(DType.F32, index, *steps)
+    for place in (0, 1, 36, 37, 110):
+        r = numbers(index, rows, columns) % entries
+        buffers = {
+            "x": numbers(DType.F32, entries, columns), "r": r, "q": np.arange(columns),
+            "y": np.zeros((rows, columns), np.float32), "z": np.zeros((columns, rows), np.float32),
+        }  # fmt: skip
+        assert call(program, buffers, (rows, columns, entries)) == 0
+        r.reshape(-1)[place] = bad
+        assert call(program, buffers, (rows, columns, entries)) == 1
+
+
+@pytest.mark.parametrize("dtype", [DType.I32, DType.I64])
+@pytest.mark.parametrize(
+    ("extent", "value", "status"),
+    [(0, 0, 1), (-1, 0, 1), (-1, -1, 1), (1, 0, 0), (1, 1, 1), (2**31 - 1, 2**31 - 2, 0), (2**31 - 1, 2**31 - 1, 1),
+     (2**31, 2**31 - 1, 0), (2**31, -1, 1), (2**40, 2**31 - 1, 0), (2**40, -(2**31), 1), (2**63 - 1, 2**31 - 1, 0),
+     (2**63 - 1, -1, 1), (-(2**63), 0, 1)],
+)  # fmt: skip
+@pytest.mark.parametrize("open_extent", [True, False])
+def test_check(dtype: DType, extent: int, value: int, status: int, open_extent: bool) -> None:
+    text = f"""program check(x: {dtype.value} in) sizes 1 {{
+      %v : {dtype.value}[] = load x[0]
+      check %v < {"s0" if open_extent else extent}
+    }}"""
+    assert call(parse_program(text), {"x": np.array([value], dtype.numpy)}, (extent,)) == status
+
+
+def test_what_leaves_its_loop_is_checked_whole() -> None:
+    """Inside the loop, what lies beyond the edge does not count; behind it there is no edge."""
+    text = """program check(x: i64 in) sizes 1 vector j {
+      %c : i64[j] = fill 9
+      for j < s0 step 4 carry %o = %c {
+        %v : i64[j] = load x[j] else 9
+        check %v < 9
+        yield %v
+      } -> %r
+      check %r < LIMIT
+    }"""
+    x = np.zeros(6, np.int64)
+    assert call(parse_program(text.replace("LIMIT", "9")), {"x": x}, (3,)) == 1
+    assert call(parse_program(text.replace("LIMIT", "9")), {"x": x}, (4,)) == 0
+    assert call(parse_program(text.replace("LIMIT", "9")), {"x": x}, (6,)) == 0
+    assert call(parse_program(text.replace("LIMIT", "10")), {"x": x}, (3,)) == 0
+
+
+@pytest.mark.parametrize(
+    "dtypes", [*((dtype, dtype) for dtype in ALL), (DType.F32, DType.F16), (DType.F64, DType.BF16)]
+)
+@pytest.mark.parametrize("steps", [(16, 16), (4, 16), (8, 32), (24, 16), (8, 8), (4, 4)])
+def test_turned_tiles(dtypes: tuple[DType, DType], steps: tuple[int, int]) -> None:
+    dtype, stored = dtypes
+    program = turn(dtype, stored, *steps)
+    assert "gather" not in emit_llvm(program, HOST)
+    for sizes in ((32, 32), (33, 17), (5, 3), (1, 1), (0, 3), (3, 0)):
+        x, y = numbers(stored, *reversed(sizes)), np.zeros(sizes, stored.numpy)
+        run(program, {"x": x, "y": y}, (*sizes, 0))
+        np.testing.assert_array_equal(y, x.T)
+
+
+@pytest.mark.parametrize("stride", [40, -40, "s2"])
+def test_turned_tiles_of_any_stride(stride: int | str) -> None:
+    wide = numbers(DType.F32, 19, 40)
+    y = np.zeros((21, 19), np.float32)
+    source = wide if stride != -40 else wide[::-1]
+    offset = "" if stride != -40 else f" + {18 * 40}"
+    text = repr(turn(DType.F32, DType.F32, 16, 16, stride)).replace(" + c]", f" + c{offset}]")
+    run(parse_program(text), {"x": wide, "y": y}, (21, 19, 40))
+    np.testing.assert_array_equal(y, source[:, :21].T)
+
+
+def test_turned_tiles_of_rows_from_data() -> None:
+    """The address adds a number that is the same for the whole square."""
+    text = """program turn(x: f32 in, r: i32 in, y: f32 out) sizes 2 vector n {
+      grid b < 3 step 2
+      grid c < s0 step 8
+      grid n < s1 step 16
+      %r : i32[b] = load r[b] else 99999999
+      %v : f32[c, b, n] = load x[%r * 1000 + n * s0 + c]
+      store y[b * 1000 + c * s1 + n], %v
+    }"""
+    program = parse_program(text)
+    assert "gather" not in emit_llvm(program, HOST)
+    x, r = numbers(DType.F32, 5, 1000), np.array([4, 0, 2], np.int32)
+    y = np.zeros((3, 1000), np.float32)
+    run(program, {"x": x, "r": r, "y": y}, (20, 50))
+    np.testing.assert_array_equal(y.reshape(3, 20, 50), x[r].reshape(3, 50, 20).transpose(0, 2, 1))
+
+
+@pytest.mark.parametrize(("target", "shuffles"), [(AVX512, 64), (AVX2, 24)], ids=["avx512", "avx2"])
+def test_a_square_is_turned_by_few_shuffles(target: Target, shuffles: int) -> None:
+    """log₂(lanes) for each register."""
+    lanes = target.lanes
+    text = repr(turn(DType.F32, DType.F32, lanes, lanes)).replace("c < s0", "c < 64").replace("n < s1", "n < 64")
+    code = assembly(emit_llvm(parse_program(text), target), target)
+    words = re.findall(r"^\t(v(?:unpck|shuf|perm|insert)\w*)", code, re.MULTILINE)
+    assert len(words) == shuffles
+    assert "gather" not in code
+    assert "Spill" not in code
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        turn(DType.F32, DType.F32, 16, 16, 1),
+        turn(DType.F32, DType.F32, 16, 16, 0),
+        turn(DType.F32, DType.F32, 2, 16),
+        turn(DType.F32, DType.F32, 16, 6),
+        parse_program(repr(turn(DType.F32, DType.F32, 16, 16)).replace(" + c]", " + c * s2]")),
+    ],
+)
+def test_other_tiles_are_not_turned(program: TileProgram) -> None:
+    joins_two_registers = r"shufflevector <\d+ x float> %\w+, <\d+ x float> %"
+    assert not re.search(joins_two_registers, emit_llvm(program, AVX512))
+    assert re.search(joins_two_registers, emit_llvm(turn(DType.F32, DType.F32, 16, 16), AVX512))
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
+@pytest.mark.parametrize("dtype", [DType.F32, DType.F64, DType.I8, DType.BOOL], ids=lambda dtype: dtype.value)
+def test_other_targets_compile(dtype: DType, target: Target) -> None:
+    """Not run: the machine may lack the instructions."""
+    for program in (gather(dtype, DType.I32, 2, 16), turn(dtype, dtype, 8, 16), lookup(DType.I64, 2)):
+        code = compile_object(emit_llvm(program, target), target)
+        assert not [name for name in undefined(code) if name != "_GLOBAL_OFFSET_TABLE_"]

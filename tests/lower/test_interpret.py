@@ -170,68 +170,6 @@ def test_an_empty_grid_does_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("strides", "offset", "expected"),
-    [
-        ((3, 1), 0, [[0, 1, 2], [3, 4, 5]]),
-        ((1, 2), 0, [[0, 2, 4], [1, 3, 5]]),
-        ((0, 1), 2, [[2, 3, 4], [2, 3, 4]]),
-        ((-3, 1), 3, [[3, 4, 5], [0, 1, 2]]),
-        ((3, -1), 2, [[2, 1, 0], [5, 4, 3]]),
-        ((0, 0), 5, [[5, 5, 5], [5, 5, 5]]),
-    ],
-)
-@pytest.mark.parametrize("steps", [(1, 1), (4, 2)])
-def test_strides_and_offsets(
-    strides: tuple[int, int], offset: int, expected: list[list[int]], steps: tuple[int, int]
-) -> None:
-    y = np.full(6, -1, np.int64)
-    text = f"""program p(x: i64 in, y: i64 out) sizes 3 {{
-      grid i < 2 step {steps[0]}
-      grid j < 3 step {steps[1]}
-      %v : i64[i, j] = load x[i * s0 + j * s1 + s2]
-      store y[i * 3 + j], %v
-    }}"""
-    run(text, (*strides, offset), x=np.arange(6), y=y)
-    np.testing.assert_array_equal(y.reshape(2, 3), expected)
-
-
-def test_panels_count_positions_and_elements_apart() -> None:
-    """Columns of a 3 x 5 matrix in panels of 2: panel p holds rows of columns 2p and 2p + 1."""
-    matrix = np.arange(15).reshape(3, 5)
-    panels = np.pad(matrix, ((0, 0), (0, 1))).reshape(3, 3, 2).transpose(1, 0, 2)
-    y = np.zeros(15, np.int64)
-    text = """program p(x: i64 in, y: i64 out) sizes 1 {
-      grid j < 5 step 2
-      for k < s0 step 1 {
-        %v : i64[k, j] = load x[j + k * 2 starts j * s0]
-        store y[k * 5 + j], %v
-      }
-    }"""
-    run(text, (3,), x=np.ascontiguousarray(panels).reshape(-1), y=y)
-    np.testing.assert_array_equal(y.reshape(3, 5), matrix)
-
-
-@pytest.mark.parametrize(
-    ("access", "size", "error"),
-    [
-        ("%v : f32[i] = load x[i + 1]", 8, r"'%v : f32\[i\] = load x\[i \+ 1\]' at i = 4: addresses 5 to 8 are not"),
-        ("%v : f32[i] = load x[i]", 9, "at i = 8: addresses 8 to 8"),
-        ("%v : f32[i] = load x[i * -1 + 6]", 8, "at i = 4: addresses -1 to 2"),
-        ("%v : f32[] = load x[i * 2 + 1]", 8, "at i = 4: addresses 9 to 9"),
-        ("%v : f32[] = load x[-1]", 1, "addresses -1 to -1"),
-        ("%v : f32[i] = load x[i * 9223372036854775807]", 2, "addresses 0 to 9223372036854775807"),
-        ("%v : f32[i] = fill 0.0\nstore y[i], %v", 8, "'store y.*addresses 4 to 7 are not all within 'y'"),
-    ],
-)
-def test_addresses_outside_are_found(access: str, size: int, error: str) -> None:
-    buffers = {"x": np.zeros(8, np.float32), "y": np.ones(7, np.float32)}
-    text = f"program p(x: f32 in, y: f32 out) sizes 1 {{\ngrid i < s0 step 4\n{access}\n}}"
-    with pytest.raises(IndexError, match=error):
-        run(text, (size,), **buffers)
-    assert buffers["y"][4:].all()
-
-
-@pytest.mark.parametrize(
     ("buffers", "sizes", "limits", "error"),
     [
         ({"y": np.zeros(1, np.float32)}, (), (None, None), "takes 1 sizes, but 0 were given"),

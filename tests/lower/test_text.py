@@ -16,6 +16,7 @@ from tierup.lower.text import parse_program, print_program
 from tierup.lower.tile import (
     Arg,
     Buffer,
+    Check,
     Convert,
     Dot,
     Fill,
@@ -81,6 +82,14 @@ def test_any_program_reads_back(case: Case) -> None:
             "%a : f32[] = load x[i + j * 8 + s0 starts i * s1]",
         ),
         (Load("a", F32, "x", Index((("s7", 1), ("i", Arg(3))))), "%a : f32[] = load x[s7 * 1 + i * s3]"),
+        (
+            Load("a", F32, "x", Index((("i", 4),), 7), 2.0, (("r", Arg(1)), ("0", 1))),
+            "%a : f32[] = load x[%r * s1 + %0 + i * 4 + 7] else 2.0",
+        ),
+        (Load("a", F32, "x", Index(), at=(("inf", -1),)), '%a : f32[] = load x[%"inf" * -1]'),
+        (Store("y", Index((("j", 1),)), "v", (("r", 3),)), "store y[%r * 3 + j], %v"),
+        (Check("a", Arg(1)), "check %a < s1"),
+        (Check("1", 0), "check %1 < 0"),
         (Position("a", Tile(DType.I64, ("i",)), "i"), "%a : i64[i] = position i"),
         (Map("0", Tile(DType.F32, ("i", "j")), "fma", ("1", "2", "3")), "%0 : f32[i, j] = fma %1, %2, %3"),
         (Map("a", F32, "fill", ("b",)), '%a : f32[] = "fill" %b'),
@@ -97,6 +106,12 @@ def test_each_statement_is_a_line_and_reads_back(statement: Statement, line: str
     (read,) = parse_program(print_program(holding(statement))).body
     assert read == statement
     assert line_of(read) == line  # 1, 1.0 and true are equal, but not the same
+
+
+def test_terms_of_an_address_may_stand_in_any_order() -> None:
+    text = "program p() {\nstore y[7 + i * 2 + %b + j + %a * s0 starts i * 1], %v\n}"
+    index = Index((("i", 2), ("j", 1)), 7, (("i", 1),))
+    assert parse_program(text).body == (Store("y", index, "v", (("b", 1), ("a", Arg(0)))),)
 
 
 def test_nan_reads_back() -> None:
@@ -152,6 +167,10 @@ def test_a_program_without_anything_reads_back() -> None:
         ("program p() {\n%a : f32[] = dot %b, %c over k\n}", "line 2: dot takes three values, not 2"),
         ("program p() {\nfor i < 4 step 1 {\nyield %a\nstore x[0], %a\n}\n}", "line 4: 'yield' is the last line"),
         ("program p() {\nyield %a\n}", "line 2: only loops yield"),
+        ("program p() {\ncheck %a\n}", "line 2: expected '<', but the line ends"),
+        ("program p() {\ncheck %a < b\n}", "line 2: expected a size, found 'b'"),
+        ("program p() {\nstore x[% + 1], %a\n}", r"line 2: expected a word or a text, found '\+'"),
+        ("program p() {\nstore x[i starts %a * 1], %a\n}", "line 2: expected a word or a text, found '%'"),
         ("program p() {\nstore x[0], %a\ngrid i < 4 step 1\n}", "line 3: the grid comes before the statements"),
         ("program p() {\nstore x[0], $a\n}", r"line 2: ' \$a' cannot be read"),
         (f"program p() sizes {'9' * 5000} {{\n}}", "line 1: '99999999999999999999' is no number"),

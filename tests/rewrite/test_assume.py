@@ -11,7 +11,7 @@ from tests.security.models import model, node, value
 import tierup
 from tierup.frontends.onnx import load_onnx
 from tierup.ir.verify import verify
-from tierup.rewrite.assume import Assumptions
+from tierup.rewrite.assume import Assumptions, draw_examples
 from tierup.rewrite.rewrite import lower_to_core
 
 
@@ -33,7 +33,8 @@ def truncated(limit: int) -> onnx.ModelProto:
 
 
 def lowered(proto: onnx.ModelProto) -> tuple[object, Assumptions]:
-    imported, assume = load_onnx(proto), Assumptions()
+    imported = load_onnx(proto)
+    assume = Assumptions(imported.graph)
     graph = lower_to_core(imported.graph, imported.weights, assume)
     verify(graph, imported.weights)
     return graph, assume
@@ -104,3 +105,19 @@ def test_a_division_by_zero_in_a_guard_is_no_error() -> None:
     empty = np.ones(0, np.float32)
     with np.errstate(divide="ignore"):
         assert compiled(x=empty)["y"].tolist() == baseline(x=empty)["y"].tolist()
+
+
+def test_examples_are_sizes_that_the_model_can_have() -> None:
+    """A window of 400 samples every 160 needs at least 400 samples; a table of 50 positions at most 50."""
+    nodes = [node("Conv", ["x", "w"], ["y"], strides=[160])]
+    window = numpy_helper.from_array(np.ones((1, 1, 400), np.float32), "w")
+    proto = model(nodes, [value("x", ["batch", 1, "samples"])], [value("y", ["batch", 1, None])], [window])
+    examples = draw_examples(load_onnx(proto).graph)
+    assert examples
+    assert min(example[0, 2] for example in examples) >= 400
+    assert max(example[0, 1] for example in draw_examples(load_onnx(truncated(50)).graph)) <= 50
+
+
+def test_a_graph_without_open_sizes_needs_no_examples() -> None:
+    proto = model([node("Exp", ["x"], ["y"])], [value("x", [3])], [value("y", [3])])
+    assert draw_examples(load_onnx(proto).graph) == []

@@ -65,8 +65,8 @@ def exported(*, mask: str = "float", joined: bool = True) -> onnx.ModelProto:
 
 def kinds(proto: onnx.ModelProto) -> list[str]:
     imported = load_onnx(proto)
-    graph = lower_to_core(imported.graph, imported.weights, Assumptions())
-    return [unit.kind for unit in cut(graph).order if isinstance(unit, Region)]
+    graph = lower_to_core(imported.graph, imported.weights, Assumptions(imported.graph))
+    return [unit.kind for unit in cut(graph, imported.weights).order if isinstance(unit, Region)]
 
 
 def expected(feeds: dict[str, np.ndarray]) -> np.ndarray:

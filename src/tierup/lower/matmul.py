@@ -106,7 +106,7 @@ class _Matmul:
         names = [*(f"g{axis}" for axis in range(len(self._batch))), row, column]
         strides = zip(names, view.strides, strict=True)
         return Index(
-            tuple((name, self._sizes.of(stride)) for name, stride in strides if stride != 0),
+            tuple((name, self._sizes.of(s)) for name, s in strides if s != 0 or name in (row, column)),
             self._sizes.of(view.offset),
         )
 

@@ -29,3 +29,7 @@ class Sizes:
         if dim not in self.dims:
             self.dims.append(dim)
         return Arg(self.dims.index(dim))
+
+    def check(self, dim: Dim) -> None:
+        """Have a dim computed in each call, which ends there if the dim has no answer."""
+        self.of(dim)

@@ -1,40 +1,29 @@
-"""A rows region -> one tile program: for each row, loops over its columns with everything in between in registers.
+"""A rows region -> one tile program: loops over what is reduced, with everything in between in registers.
 
-Values are *full* (one element a column) or *row* (one element a row). A reduction ends a loop; what depends on its
-result comes in a later loop over the same row, which is in cache by then. A full value that a later loop needs again is
-read back where it was stored, kept in scratch where it is dear to compute, and computed again otherwise.
+Values *vary* inside the loops or are the same in all of their rounds. A reduction ends a pass of the loops; what
+depends on its result comes in a later pass over the same elements, which are in cache by then. A varying value that a
+later pass needs again is read back where it was stored, kept in scratch where it is dear to compute, and computed again
+otherwise.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tierup.ir.dims import DimBuilder
 from tierup.ir.graph import Graph, Node, ValueId, Weights
-from tierup.ir.types import Dim, DType, Shape, TensorType
+from tierup.ir.types import Dim, DType
+from tierup.lower.axes import nest
 from tierup.lower.kernel import Kernel
 from tierup.lower.names import Names, Sizes
-from tierup.lower.tile import (
-    Buffer,
-    Convert,
-    Fill,
-    Grid,
-    Index,
-    Load,
-    Loop,
-    Map,
-    Reduce,
-    Size,
-    Statement,
-    Store,
-    Tile,
-    TileProgram,
-)
-from tierup.plan.regions import REDUCTIONS, Region, present_axes
+from tierup.lower.reduce import Folds, looped, spread
+from tierup.lower.sources import Block, Sources, Value, constant_scalar, stored_dtype, tile_dtype
+from tierup.lower.tile import Buffer, Convert, Index, Load, Map, Statement, Store, Tile, TileProgram
+from tierup.plan.forms import Linear, Read, Source, linears, reads
+from tierup.plan.regions import Region, Step
+from tierup.plan.spaces import ARG_REDUCTIONS, POOLS, REDUCTIONS, is_movement
+from tierup.plan.strides import Strides
 
-_IDENTITY = {"sum": 0.0, "prod": 1.0, "max": float("-inf"), "min": float("inf")}
-_COMBINE = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
-_INTEGER_ENDS = {DType.I32: 2**31, DType.I64: 2**63}
+__all__ = ["constant_scalar", "lower_rows", "map_statement"]
+
 # Cycles of a map on one vector, roughly: what counts is dear or not.
 _DEAR = {
     "exp": 10,
@@ -49,7 +38,6 @@ _DEAR = {
     "pow": 30,
 }
 _KEEP_COST = 8  # a vector written to scratch and read back costs about this much
-_VECTORS = 2  # a step is two vectors: latency is hidden, and long bodies do not spill
 _GRAIN_ELEMS = 8192  # elements that are worth a thread's while
 
 
@@ -69,297 +57,256 @@ def map_statement(
     return name, type
 
 
-def constant_scalar(graph: Graph, weights: Weights, value: ValueId) -> float | None:
-    """The number behind a constant of one element."""
-    digest = dict(graph.weights).get(value)
-    if digest is None or weights[digest].size != 1:
-        return None
-    item: float = weights[digest].reshape(-1)[0].item()
-    return item
-
-
 def lower_rows(graph: Graph, weights: Weights, region: Region, dims: DimBuilder, lanes: int) -> Kernel:
     """The kernel of a rows region."""
     return _Rows(graph, weights, region, dims, lanes).kernel()
 
 
-@dataclass(frozen=True)
-class _Axes:
-    """The domain folded to as few axes as its operands allow: grid axes, then the columns."""
-
-    groups: tuple[tuple[int, ...], ...]
-    extents: tuple[Dim, ...]
-    names: tuple[str, ...]
-
-
 class _Rows:
     def __init__(self, graph: Graph, weights: Weights, region: Region, dims: DimBuilder, lanes: int) -> None:
-        self._graph, self._weights, self._region, self._dims = graph, weights, region, dims
-        self._nodes = [graph.nodes[index] for index in region.nodes]
-        self._made = {value: node for node in self._nodes for value in node.outputs if value is not None}
-        self._inputs = self._outside()
-        self._outputs = self._leaving()
+        self._graph, self._region, self._dims = graph, region, dims
+        self._steps = region.steps
+        self._made = {step.made: step for step in region.steps if step.made is not None}
         self._names, self._sizes = Names(), Sizes()
-        self._axes = self._fold()
-        self._step = self._choose_step(lanes)
-        self._phase = self._phases()
+        for check in region.checks:
+            self._sizes.check(check)
+        self._strides = Strides(dims)
+        self._nest = nest(region.domain, region.reduced, *self._linears(), self._strides, lanes)
+        self._sources = Sources(graph, weights, self._nest, self._names, self._sizes)
+        self._varying: dict[Source | ValueId, bool] = {}
+        self._phase: dict[ValueId, int] = {}
+        for step in region.steps:
+            if step.made is not None:
+                self._phase[step.made] = self._pass_of(step) + step.reduces
         self._kept = self._keep()
-        self._buffer: dict[ValueId, str] = {}
-        self._row_values: dict[ValueId, tuple[str, Tile]] = {}
+        self._outer = self._inner = Block()
+        self._now = 0
 
-    def _outside(self) -> list[ValueId]:
-        found: dict[ValueId, None] = {}
-        for node in self._nodes:
-            for value in node.inputs:
-                if value is not None and value not in self._made:
-                    found.setdefault(value)
-        return list(found)
+    def _node(self, step: Step) -> Node:
+        return self._graph.nodes[step.node]
 
-    def _leaving(self) -> list[ValueId]:
-        inside = set(self._region.nodes)
-        used = {
-            value
-            for i, node in enumerate(self._graph.nodes)
-            if i not in inside
-            for value in node.inputs
-            if value is not None
-        }
-        return [value for value in self._made if value in used or value in self._graph.outputs]
+    def _linears(self) -> tuple[list[Linear], list[Linear], list[Linear]]:
+        """What is read, what is written, and what is counted, each as it lies over the domain."""
+        outside = [s for step in self._steps for s in step.arguments if self._inside(s) is None]
+        read = [read.at for source in outside for read in reads(source)]
+        counted = [linear for source in outside for linear in linears(source) if linear not in read]
+        return read, [step.result for step in self._stores()], counted
 
-    def _type(self, value: ValueId) -> TensorType:
-        type = self._graph.type(value)
-        assert isinstance(type, TensorType)
-        return type
+    def _stores(self) -> list[Step]:
+        return [step for step in self._steps if step.made is None or step.made in self._region.stores]
 
-    def _shape(self, value: ValueId) -> Shape:
-        shape = self._type(value).shape
-        assert shape is not None
-        node = self._made.get(value)
-        if node is not None and node.op in REDUCTIONS and not node.attrs["keepdims"]:
-            return (*shape, 1)
-        return shape
+    def _inside(self, source: Source) -> ValueId | None:
+        """The value of this region that a source is."""
+        return source.base if isinstance(source, Read) and source.base in self._made else None
 
-    def _present(self, value: ValueId) -> tuple[bool, ...]:
-        """For each axis of the domain, whether this value has it."""
-        present = present_axes(self._shape(value), self._region.domain)
-        assert present is not None
-        return present
+    def _varies(self, source: Source) -> bool:
+        """Whether a source differs from round to round of the loops."""
+        inside = self._inside(source)
+        key: Source | ValueId = source if inside is None else inside
+        if key not in self._varying:
+            self._varying[key] = self._is_varying(source, inside)
+        return self._varying[key]
 
-    def _is_row(self, value: ValueId) -> bool:
-        """One element a row, or fewer."""
-        return not self._present(value)[-1] and (value in self._made or self._region.domain[-1] != 1)
+    def _is_varying(self, source: Source, inside: ValueId | None) -> bool:
+        if inside is not None:
+            step = self._made[inside]
+            return not step.reduces and any(self._varies(given) for given in step.arguments)
+        if isinstance(source, Read) and any(self._varies(term.index) for term in source.terms):
+            return True
+        own = linears(source)[:1]
+        return any(axis in self._nest.loops for linear in own for axis in self._nest.along(linear))
 
-    def _fold(self) -> _Axes:
-        """Neighbouring axes that every operand has, or lacks, together are one axis."""
-        domain = self._region.domain
-        operands = [self._present(value) for value in (*self._inputs, *self._made)]
-        reduces = any(node.op in REDUCTIONS for node in self._nodes)
-        if reduces:
-            operands.append((*(True for _ in domain[:-1]), False))  # keeps the columns apart
-        groups: list[list[int]] = [[]] if reduces and len(domain) == 1 else []  # a single row is a row, too
-        for axis in range(len(domain)):
-            column = [present[axis] for present in operands]
-            if groups and groups[-1] and column == [present[axis - 1] for present in operands]:
-                groups[-1].append(axis)
-            else:
-                groups.append([axis])
-        extents = tuple(self._dims.product([domain[axis] for axis in group]) for group in groups)
-        names = (*(f"g{position}" for position in range(len(groups) - 1)), "j")
-        return _Axes(tuple(map(tuple, groups)), extents, names)
+    def _source_phase(self, source: Source) -> int:
+        """The pass from which on a source exists."""
+        inside = self._inside(source)
+        if inside is not None:
+            return self._phase[inside]
+        terms = source.terms if isinstance(source, Read) else ()
+        return max((self._source_phase(term.index) for term in terms), default=0)
 
-    def _choose_step(self, lanes: int) -> int:
-        columns = self._axes.extents[-1]
-        return lanes if isinstance(columns, int) and columns <= lanes else _VECTORS * lanes
-
-    def _phases(self) -> dict[ValueId, int]:
-        """In which loop over the row a value exists; a reduction's result exists from the next one on."""
-        phase: dict[ValueId, int] = dict.fromkeys(self._inputs, 0)
-        for node in self._nodes:
-            latest = max((phase[value] for value in node.inputs if value is not None), default=0)
-            for value in node.outputs:
-                if value is not None:
-                    phase[value] = latest + (1 if node.op in REDUCTIONS else 0)
-        return phase
+    def _pass_of(self, step: Step) -> int:
+        """The pass in which a step's arguments exist."""
+        return max((self._source_phase(source) for source in step.arguments), default=0)
 
     def _cost(self, value: ValueId, seen: set[ValueId]) -> int:
-        """What computing a full value again would cost in its own loop."""
-        node = self._made.get(value)
-        if node is None or value in seen or self._is_row(value):
+        """What computing a varying value again would cost in its own pass."""
+        if value in seen or not self._varies(_itself(value)):
             return 0
         seen.add(value)
-        own = _DEAR.get(node.op.removeprefix("core."), 1)
-        return own + sum(self._cost(v, seen) for v in node.inputs if v is not None)
+        step = self._made[value]
+        own = _DEAR.get(self._node(step).op.removeprefix("core."), 1)
+        return own + sum(self._cost(v, seen) for v in map(self._inside, step.arguments) if v is not None)
 
     def _keep(self) -> list[ValueId]:
-        """Full values that later loops read from scratch instead of computing them again."""
+        """Varying values that later passes read from scratch instead of computing them again."""
         kept = []
-        for value, node in self._made.items():
-            if self._is_row(value) or node.op in REDUCTIONS or value in self._outputs:
+        for value, phase in self._phase.items():
+            if value in self._region.stores or not self._varies(_itself(value)):
                 continue
-            later = any(self._loop_of(user) > self._phase[value] for user in self._nodes if value in user.inputs)
-            if later and self._cost(value, set()) > _KEEP_COST and self._type(value).dtype is DType.F32:
+            users = [s for s in self._steps if any(r.base == value for given in s.arguments for r in reads(given))]
+            later = any(self._pass_of(user) > phase for user in users)
+            if later and self._cost(value, set()) > _KEEP_COST and self._sources.dtype(value) is DType.F32:
                 kept.append(value)
         return kept
 
-    def _loop_of(self, node: Node) -> int:
-        """The loop in which a node reads its full inputs."""
-        return max(self._phase[value] for value in node.inputs if value is not None)
-
     def kernel(self) -> Kernel:
-        body: list[Statement] = []
-        last = max(self._phase[value] for value in self._made)
-        for value in (*self._inputs, *self._outputs):
-            if constant_scalar(self._graph, self._weights, value) is None:
-                self._buffer.setdefault(value, f"b{len(self._buffer)}")
-        for phase in range(last + 1):
-            self._row_level(body, phase)
-            self._column_loop(body, phase)
-        self._row_level(body, last + 1)
-        self._store_rows(body)
-        return self._finish(body)
+        for phase in range(max(self._pass_of(step) for step in self._steps) + 1):
+            self._pass(phase)
+        for step in self._stores():
+            if not self._is_in_loops(step):
+                self._store(self._outer, step)
+        return self._finish()
 
-    def _finish(self, body: list[Statement]) -> Kernel:
-        modes = dict.fromkeys(self._outputs, "out")
-        buffers = [Buffer(name, self._type(v).dtype, modes.get(v, "in")) for v, name in self._buffer.items()]
-        if self._kept:
-            buffers.append(Buffer("scratch", DType.F32, "scratch"))
-        extents = self._axes.extents
-        columns_in_grid = len(extents) == 1
-        grid: tuple[Grid, ...]
-        if columns_in_grid:
-            grid = (Grid("j", self._sizes.of(extents[0]), self._step),)
-            steps: tuple[tuple[Dim, int], ...] = ((extents[0], self._step),)
-            grain: Dim = _GRAIN_ELEMS // self._step
+    def _is_in_loops(self, step: Step) -> bool:
+        """Whether what a step writes, or where, differs from round to round."""
+        places = self._nest.along(step.result)
+        return self._varies(_result(step)) or any(axis in self._nest.loops for axis in places)
+
+    def _pass(self, phase: int) -> None:
+        """One pass of the loops: reductions that end here, varying values that leave or are kept."""
+        steps = [step for step in self._steps if self._pass_of(step) == phase]
+        reductions = [step for step in steps if step.reduces]
+        stores = [step for step in self._stores() if step in steps and self._is_in_loops(step)]
+        kept = [value for value in self._kept if self._phase[value] == phase]
+        if not (reductions or stores or kept):
+            return
+        self._inner, self._now = Block(), phase
+        folds = Folds(self._nest, self._names, self._sizes, self._outer, self._inner)
+        tiles = [self._fold(folds, step) for step in reductions]
+        for step in stores:
+            self._store(self._inner, step)
+        for value in kept:
+            name, _ = self._spread(self._inner, self._value(_itself(value)))
+            self._inner.statements.append(Store("scratch", self._scratch(value), name))
+        loop, totals = looped(self._nest.loops, self._inner.statements, folds.carried, self._names, self._sizes)
+        self._outer.statements.append(loop)
+        for step, tile in zip(reductions, tiles, strict=True):
+            assert step.made is not None
+            self._outer.values[step.made] = self._folded(folds, step, tile, totals)
+
+    def _fold(self, folds: Folds, step: Step) -> Tile:
+        """One round of a reduction; returns the type of what is reduced."""
+        node, value = self._node(step), self._value(step.arguments[0])
+        if node.op in ARG_REDUCTIONS:
+            (axis,) = (axis for axis in self._nest.loops)
+            place = self._sources.position(self._inner, axis.name)
+            folds.add_place(_operation(node), value, place, last=bool(node.attrs["last"]))
         else:
-            grid = tuple(
-                Grid(name, self._sizes.of(extent), 1)
-                for name, extent in zip(self._axes.names[:-1], extents, strict=False)
-            )
-            steps = tuple((extent, 1) for extent in extents[:-1])
-            grain = self._dims.floordiv(_GRAIN_ELEMS, self._dims.max(extents[-1], 1))
-        program = TileProgram("rows", tuple(buffers), len(self._sizes.dims), grid, tuple(body), ("j",))
-        scratch = self._dims.mul(extents[-1], 4 * len(self._kept)) if self._kept else 0
-        return Kernel(program, tuple(self._buffer), tuple(self._sizes.dims), steps, grain, scratch)
+            folds.add(_operation(node), value)
+        return value[1]
 
-    def _index(self, value: ValueId) -> Index:
-        """Row-major over the folded axes that a value has."""
-        present = self._present(value)
-        entries: list[tuple[str, Size]] = []
-        stride: Dim = 1
-        for name, group, extent in reversed(
-            list(zip(self._axes.names, self._axes.groups, self._axes.extents, strict=True))
-        ):
-            if group and present[group[0]]:
-                entries.append((name, self._sizes.of(stride)))
-                stride = self._dims.mul(stride, extent)
-        return Index(tuple(reversed(entries)))
+    def _folded(self, folds: Folds, step: Step, tile: Tile, totals: list[str]) -> Value:
+        node = self._node(step)
+        if node.op not in ARG_REDUCTIONS:
+            return folds.finish(_operation(node), tile, totals)
+        (axis,) = (axis for axis in self._nest.loops)
+        return folds.finish_place(_operation(node), tile, totals, axis.extent, last=bool(node.attrs["last"]))
 
-    def _row_level(self, body: list[Statement], phase: int) -> None:
-        """Values of one element a row that exist before the loop of this phase."""
-        for node in self._nodes:
-            value = node.outputs[0]
-            if value is None or node.op in REDUCTIONS or not self._is_row(value) or value in self._row_values:
-                continue
-            if self._phase[value] <= phase:
-                arguments = [self._row_value(body, v) for v in node.inputs if v is not None]
-                dtype = self._type(value).dtype
-                self._row_values[value] = map_statement(body, self._names, node, arguments, dtype)
+    def _value(self, source: Source) -> Value:
+        """A source in the pass that is being written: once for each round, or once before all."""
+        inside = self._inside(source)
+        key: Source | ValueId = source if inside is None else inside
+        block = self._inner if self._varies(source) else self._outer
+        if key not in block.values:
+            if inside is None:
+                block.values[key] = self._sources.emit(block, source, self._value)
+            else:
+                block.values[key] = self._computed(block, inside)
+        return block.values[key]
 
-    def _row_value(self, body: list[Statement], value: ValueId) -> tuple[str, Tile]:
-        if value not in self._row_values:
-            self._row_values[value] = self._read(body, value, Tile(self._type(value).dtype))
-        return self._row_values[value]
+    def _computed(self, block: Block, value: ValueId) -> Value:
+        """A value of the region: read back or kept from an earlier pass, or computed from what it needs."""
+        step, dtype = self._made[value], tile_dtype(self._sources.dtype(value))
+        if block is not self._outer and self._phase[value] < self._now:
+            if value in self._region.stores:
+                return self._read_back(block, step, dtype)
+            if value in self._kept:
+                return self._load(block, Tile(dtype, self._lane_axes()), "scratch", self._scratch(value))
+        node, arguments = self._node(step), [self._value(source) for source in step.arguments]
+        if is_movement(node) or node.op in REDUCTIONS:
+            return arguments[0]  # moved by its address alone; or a reduction over no axes
+        return map_statement(block.statements, self._names, node, arguments, dtype)
 
-    def _read(self, body: list[Statement], value: ValueId, tile: Tile) -> tuple[str, Tile]:
-        """An operand from outside, or one that was stored before."""
-        name = self._names.new("x")
-        number = constant_scalar(self._graph, self._weights, value)
-        if number is not None:
-            body.append(Fill(name, Tile(tile.dtype), number))
-            return name, Tile(tile.dtype)
-        body.append(Load(name, tile, self._buffer[value], self._index(value)))
+    def _read_back(self, block: Block, step: Step, dtype: DType) -> Value:
+        wide = self._nest.lane in self._nest.along(step.result)
+        index = self._nest.index(step.result, self._sizes)
+        return self._load(
+            block, Tile(dtype, self._lane_axes() if wide else ()), self._sources.buffer(step.target), index
+        )
+
+    def _load(self, block: Block, tile: Tile, buffer: str, index: Index) -> Value:
+        name = self._names.new("k")
+        block.statements.append(Load(name, tile, buffer, index))
         return name, tile
 
-    def _column_loop(self, body: list[Statement], phase: int) -> None:
-        """One pass over the row: reductions that end here, full values that leave or are kept."""
-        reductions = [n for n in self._nodes if n.op in REDUCTIONS and self._loop_of(n) == phase]
-        leaving = [v for v in self._outputs if not self._is_row(v) and self._phase[v] == phase]
-        kept = [v for v in self._kept if self._phase[v] == phase]
-        if not (reductions or leaving or kept):
-            return
-        inner: list[Statement] = []
-        values: dict[ValueId, tuple[str, Tile]] = {}
-        carried, yields, totals = [], [], []
-        for node in reductions:
-            source = node.inputs[0]
-            assert source is not None
-            old, start, total = self._names.new("old"), self._names.new("start"), self._names.new("total")
-            name, tile = self._full(body, inner, values, source, phase)
-            op = REDUCTIONS[node.op]
-            accumulator = Tile(tile.dtype, ("j",))
-            body.append(Fill(start, accumulator, self._identity(op, tile.dtype)))
-            new = self._names.new("new")
-            inner.append(Map(new, accumulator, _COMBINE[op], (old, name)))
-            carried.append((old, start))
-            yields.append(new)
-            totals.append(total)
-        for value in (*leaving, *kept):
-            name, _ = self._full(body, inner, values, value, phase)
-            inner.append(self._store(value, name))
-        if len(self._axes.extents) == 1:
-            body.extend(inner)
-            return
-        columns = self._sizes.of(self._axes.extents[-1])
-        body.append(Loop("j", columns, self._step, tuple(inner), tuple(carried), tuple(yields), tuple(totals)))
-        for node, total in zip(reductions, totals, strict=True):
-            result = node.outputs[0]
-            assert result is not None
-            name, dtype = self._names.new("r"), self._type(result).dtype
-            body.append(Reduce(name, Tile(dtype), REDUCTIONS[node.op], total, "j"))
-            self._row_values[result] = (name, Tile(dtype))
+    def _lane_axes(self) -> tuple[str, ...]:
+        return () if self._nest.lane is None else (self._nest.lane.name,)
 
-    def _identity(self, op: str, dtype: DType) -> float:
-        if dtype.is_float or op in ("sum", "prod"):
-            return _IDENTITY[op]
-        end = _INTEGER_ENDS[dtype]
-        return -end if op == "max" else end - 1
+    def _spread(self, block: Block, value: Value) -> Value:
+        return spread(block, self._names, value, self._lane_axes())
 
-    def _store(self, value: ValueId, name: str) -> Store:
-        if value in self._buffer:
-            return Store(self._buffer[value], self._index(value), name)
-        return Store("scratch", self._scratch_index(value), name)
+    def _store(self, block: Block, step: Step) -> None:
+        value = self._sources.fitted(block, self._value(_result(step)), self._sources.dtype(step.target))
+        if self._nest.lane in self._nest.along(step.result):
+            value = self._spread(block, value)
+        index = self._nest.index(step.result, self._sizes)
+        block.statements.append(Store(self._sources.buffer(step.target), index, value[0]))
 
-    def _scratch_index(self, value: ValueId) -> Index:
-        position = self._kept.index(value)
-        return Index((("j", 1),), self._sizes.of(self._dims.mul(self._axes.extents[-1], position)))
+    def _scratch(self, value: ValueId) -> Index:
+        """Where a kept value lies: one element for each round of the loops, or one vector where lanes are no loop."""
+        nest, lane = self._nest, self._nest.lane
+        whole = nest.lane_in_grid and lane is not None
+        width = lane.step if whole and lane is not None else 1
+        strides = self._strides.row_major([axis.extent for axis in nest.loops])
+        axes = [
+            (a.name, self._sizes.of(self._strides.times(s, width))) for a, s in zip(nest.loops, strides, strict=True)
+        ]
+        starts = ((lane.name, 0),) if whole and lane is not None else ()
+        if whole and lane is not None:
+            axes.append((lane.name, 1))
+        offset = self._strides.times(self._scratch_elems(), self._kept.index(value))
+        return Index(tuple(axes), self._sizes.of(offset), starts)
 
-    def _full(
-        self,
-        body: list[Statement],
-        inner: list[Statement],
-        values: dict[ValueId, tuple[str, Tile]],
-        value: ValueId,
-        phase: int,
-    ) -> tuple[str, Tile]:
-        """A value inside the loop of `phase`: read, kept, or computed from what it needs."""
-        if value in values:
-            return values[value]
-        tile = Tile(self._type(value).dtype, ("j",))
-        node = self._made.get(value)
-        if self._is_row(value):
-            values[value] = self._row_value(body, value)
-        elif node is None or (value in self._outputs and self._phase[value] < phase):
-            values[value] = self._read(inner, value, tile)
-        elif value in self._kept and self._phase[value] < phase:
-            name = self._names.new("k")
-            inner.append(Load(name, tile, "scratch", self._scratch_index(value)))
-            values[value] = (name, tile)
-        else:
-            arguments = [self._full(body, inner, values, v, phase) for v in node.inputs if v is not None]
-            values[value] = map_statement(inner, self._names, node, arguments, self._type(value).dtype)
-        return values[value]
+    def _scratch_elems(self) -> Dim:
+        """How many elements one kept value has."""
+        lane = self._nest.lane
+        width = lane.step if lane is not None and self._nest.lane_in_grid else 1
+        return self._strides.times(width, *(axis.extent for axis in self._nest.loops))
 
-    def _store_rows(self, body: list[Statement]) -> None:
-        for value in self._outputs:
-            if self._is_row(value):
-                body.append(Store(self._buffer[value], self._index(value), self._row_values[value][0]))
+    def _finish(self) -> Kernel:
+        written = {step.target for step in self._stores()}
+        buffers = [
+            Buffer(name, stored_dtype(self._sources.dtype(value)), "out" if value in written else "in")
+            for value, name in self._sources.buffers.items()
+        ]
+        if self._kept:
+            buffers.append(Buffer("scratch", DType.F32, "scratch"))
+        grid, lane = self._nest.grids(self._sizes), self._nest.lane
+        vector = self._lane_axes() if lane is not None else ()
+        work = self._scratch_elems()
+        program = TileProgram(
+            "rows", tuple(buffers), len(self._sizes.dims), grid, tuple(self._outer.statements), vector
+        )
+        return Kernel(
+            program,
+            tuple(self._sources.buffers),
+            tuple(self._sizes.dims),
+            self._nest.steps(),
+            self._dims.floordiv(_GRAIN_ELEMS, self._dims.max(work, 1)),
+            self._dims.mul(self._scratch_elems(), 4 * len(self._kept)) if self._kept else 0,
+        )
+
+
+def _itself(value: ValueId) -> Read:
+    """A value of the region as a source; where it lies is where it is made."""
+    return Read(value, Linear(0, ()))
+
+
+def _result(step: Step) -> Source:
+    """What a step writes."""
+    return step.arguments[0] if step.made is None else _itself(step.made)
+
+
+def _operation(node: Node) -> str:
+    """sum, prod, max or min."""
+    return {**REDUCTIONS, **POOLS, "core.argmax": "max", "core.argmin": "min"}[node.op]

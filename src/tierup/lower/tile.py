@@ -216,7 +216,10 @@ class Grid:
 
 @dataclass(frozen=True)
 class TileProgram:
-    """One kernel. `vector` names the axes whose elements lie side by side in registers."""
+    """One kernel. `vector` names the axes whose elements lie side by side in registers; of several in a tile, the last.
+
+    Where two tiles that meet do not have the same one, elements are moved one by one: that is slow.
+    """
 
     name: str
     buffers: tuple[Buffer, ...]

@@ -55,14 +55,14 @@ REGISTER_DTYPES = frozenset(
 MEMORY_DTYPES = REGISTER_DTYPES | {DType.F16, DType.BF16}
 
 # What each op is defined for: f (floats), i (integers), b (bool). `core.py` in ir/ops has the same for the graph's.
-_MAP_KINDS = {
+MAP_KINDS = {
     **dict.fromkeys(MAPS, "f"),
-    **dict.fromkeys(("neg", "abs", "add", "sub", "mul", "div", "fmod"), "fi"),
+    **dict.fromkeys(("neg", "abs", "add", "sub", "mul", "div", "fmod", "pow"), "fi"),
     **dict.fromkeys(("not", "and", "or", "xor"), "ib"),
     **dict.fromkeys(("shl", "shr", "mod"), "i"),
     **dict.fromkeys(("min", "max", "select", *COMPARISONS), "fib"),
 }
-_REDUCE_KINDS = {"sum": "fi", "prod": "fi", "max": "fib", "min": "fib", "and": "ib", "or": "ib"}
+REDUCE_KINDS = {"sum": "fi", "prod": "fi", "max": "fib", "min": "fib", "and": "ib", "or": "ib"}
 _BYTES = (DType.I8, DType.U8)
 _COUNTS = (DType.I32, DType.I64)  # of positions, and of what addresses have added
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
@@ -210,14 +210,14 @@ class _Verifier:
         if op == "select":
             self.require(dtypes.pop(0) is DType.BOOL, "select takes a bool first")
         self.require(len(set(dtypes)) == 1, f"the dtypes differ: {', '.join(d.value for d in dtypes)}")
-        self.kind(op, _MAP_KINDS[op], dtypes[0])
+        self.kind(op, MAP_KINDS[op], dtypes[0])
         result = DType.BOOL if op in COMPARISONS else dtypes[0]
         self.require(statement.type.dtype is result, f"the result is {result!r}, not {statement.type.dtype!r}")
 
     def reduce(self, statement: Reduce) -> None:
         arg = self.value(statement.arg)
-        self.require(statement.op in _REDUCE_KINDS, f"there is no reduction '{statement.op[:60]}'")
-        self.kind(statement.op, _REDUCE_KINDS[statement.op], arg.dtype)
+        self.require(statement.op in REDUCE_KINDS, f"there is no reduction '{statement.op[:60]}'")
+        self.kind(statement.op, REDUCE_KINDS[statement.op], arg.dtype)
         expected = Tile(arg.dtype, self.without(arg, statement.axis))
         self.require(statement.type == expected, f"the result is {expected!r}")
 

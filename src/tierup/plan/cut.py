@@ -1,158 +1,381 @@
 """Divides a core graph into regions.
 
-Products are placed first, with what follows them; what is left is grouped greedily from the front into regions as large
-as legality allows.
+Products are placed first, with what follows them. Movement is looked through: what reads a transposed or gathered value
+reads the original at other addresses, and only what products, call-outs and callers read has to lie in memory. What is
+left is grouped greedily from the front into regions as large as legality allows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import count
 
-from tierup.ir.graph import Graph, Node, ValueId
-from tierup.ir.types import Shape
+from tierup.ir.dims import READS, DimBuilder
+from tierup.ir.graph import Graph, Node, ValueId, Weights
+from tierup.ir.types import Dim, DType, Sym, TensorType
+from tierup.plan.contents import contents, is_exact
+from tierup.plan.forms import Forms, Linear, dims_in, rearranged
+from tierup.plan.groups import Group, Member, joined, single
 from tierup.plan.products import products
-from tierup.plan.regions import MOVES, REDUCTIONS, Cut, Region, legality, present_axes, row_shape, shape_of, tensor
+from tierup.plan.regions import NARROW, SAME_MEMORY, SCANS, SCATTERS, Cut, Region, Step, legality, shape_of, tensor
+from tierup.plan.spaces import PARTED, Space, Spaces, is_movement, parts
+from tierup.plan.strides import Strides
+
+_UNFIT = "its sizes are known to fit only in the call"
 
 
-class _Group:
-    """A region in the making."""
+def cut(graph: Graph, weights: Weights | None = None) -> Cut:
+    """Regions as large as legality allows, greedily from the front.
 
-    def __init__(self, kind: str, domain: Shape, node: int) -> None:
-        self.kind = kind
-        self.domain = domain
-        self.nodes = [node]
+    Without the weights, bounds that are constants are not known, and slices are not looked through.
+    """
+    return _Cutter(graph, weights).cut()
 
 
-def cut(graph: Graph) -> Cut:
-    """Regions as large as legality allows, greedily from the front."""
-    return _Cutter(graph).cut()
+@dataclass
+class _Item:
+    """Something that runs: a node alone, a region that is decided, or a member of a rows region."""
+
+    unit: Region | int | Member
+    node: int
+    reads: frozenset[ValueId]
+    writes: tuple[ValueId, ...]
 
 
 class _Cutter:
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, weights: Weights | None) -> None:
         self._graph = graph
-        self._producer = {v: i for i, node in enumerate(graph.nodes) for v in node.outputs if v is not None}
-        self._uses: dict[ValueId, list[int]] = {}
-        for index, node in enumerate(graph.nodes):
-            for value in node.inputs:
-                if value is not None:
-                    self._uses.setdefault(value, []).append(index)
-        self._group: dict[int, _Group] = {}
+        self._dims = DimBuilder(graph.dims)
+        self._strides = Strides(self._dims)
+        self._contents = contents(graph, weights, self._dims)
+        self._producer = {v: node for node in graph.nodes for v in node.outputs if v is not None}
+        self._constants = dict(graph.weights)
+        self._products = products(graph)
+        self._taken = {index for region in self._products for index in region.nodes}
         self._refusals: dict[int, str] = {}
+        self._items: dict[int, _Item] = {}
+        self._group: dict[int, Group] = {}
+        self._apart: dict[tuple[int, int], str] = {}
+        self._fresh = count().__next__
 
     def cut(self) -> Cut:
-        for region in products(self._graph):
-            group = _Group(region.kind, region.domain, region.nodes[0])
-            group.nodes = list(region.nodes)
-            self._group.update(dict.fromkeys(region.nodes, group))
         for index, node in enumerate(self._graph.nodes):
             reason = legality(self._graph, node)
-            if reason is not None:
+            if reason is not None and index not in self._taken and not self._is_known(node):
                 self._refusals[index] = reason
-            elif index not in self._group:
-                self._place(index, node)
-        return Cut(tuple(self._ordered()), self._refusals)
+        refused = -1
+        while refused != len(self._refusals):  # a node may turn out not to fit, and then reads memory itself
+            refused = len(self._refusals)
+            self._collect()
+        self._connect()
+        for key in list(self._items):
+            if isinstance(self._items[key].unit, Member):
+                self._place(key)
+        return Cut(tuple(self._ordered()), self._refusals, tuple(self._dims.ops))
 
-    def _place(self, index: int, node: Node) -> None:
-        if node.op in MOVES:
-            self._group[index] = _Group("move", shape_of(tensor(self._graph, node.outputs[0])), index)
-            return
-        domain = shape_of(tensor(self._graph, node.inputs[0] if node.op in REDUCTIONS else node.outputs[0]))
-        group = _Group("rows", domain, index)
-        self._group[index] = group
-        for value in node.inputs:
-            producer = self._producer.get(value) if value is not None else None
-            before = self._group.get(producer) if producer is not None else None
-            if before is not None and before is not self._group[index]:
-                self._join(before, self._group[index])
+    def _is_known(self, node: Node) -> bool:
+        """Whether a node's results are sizes, which can be written down without it."""
+        known = [self._contents.get(value) for value in node.outputs if value is not None]
+        types = [self._graph.type(value) for value in node.outputs if value is not None]
+        return all(c is not None and all(is_exact(dim, self._dims) for dim in c) for c in known) and all(
+            isinstance(type, TensorType) and type.dtype in (DType.I64, DType.I32) for type in types
+        )
 
-    def _join(self, before: _Group, after: _Group) -> None:
-        """Make one region of two, if the domains fit and no path leads out of it and back in."""
-        if before.kind != "rows" or after.kind != "rows":
-            return
-        domain = _common_domain(before.domain, after.domain)
-        if domain is None or not self._fits(before, domain) or not self._fits(after, domain):
-            return
-        if self._path_outside(before, after) or self._path_outside(after, before):
-            return
-        before.nodes = sorted({*before.nodes, *after.nodes})
-        before.domain = domain
-        for index in after.nodes:
-            self._group[index] = before
+    def _collect(self) -> None:
+        """List what runs, and what lies in memory; movement that only leads to memory is not listed."""
+        self._items.clear()
+        self._in_memory = set(self._always_in_memory())
+        movement = {
+            index
+            for index, node in enumerate(self._graph.nodes)
+            if is_movement(node) and index not in self._taken and self._can_move(index)
+        }
+        asked = {i for i in movement if self._graph.nodes[i].outputs[0] in self._in_memory}
+        views = {i for i in asked if self._graph.nodes[i].op == "core.reshape"}
+        self._forms = Forms(self._graph, self._contents, self._strides, movement - asked | views)
+        self._spaces = Spaces(self._graph, self._forms, self._strides)
+        regions = {region.nodes[-1]: region for region in self._products}
+        for index in reversed(range(len(self._graph.nodes))):
+            if index in regions:
+                self._add(index, 0, regions[index], self._read_by_region(regions[index]))
+            elif index not in self._taken:
+                self._collect_node(index, self._graph.nodes[index])
+        self._items = dict(sorted(self._items.items()))
 
-    def _fits(self, group: _Group, domain: Shape) -> bool:
-        """Whether every value of a group has the domain's shape or one element a row, and all inputs reach it."""
-        for index in group.nodes:
-            node = self._graph.nodes[index]
-            shapes = [shape_of(tensor(self._graph, value)) for value in node.inputs]
-            result = shape_of(tensor(self._graph, node.outputs[0]))
-            if node.op in REDUCTIONS:
-                if shapes[0] != domain:
-                    return False
-                continue
-            if result not in (domain, row_shape(domain)):
-                return False
-            if any(present_axes(shape, result) is None for shape in shapes):
-                return False
-        return True
+    def _can_move(self, index: int) -> bool:
+        return self._refusals.get(index) in (None, SAME_MEMORY)
 
-    def _path_outside(self, start: _Group, end: _Group) -> bool:
-        """Whether something outside both depends on `start` and is needed by `end`."""
-        inside = {*start.nodes, *end.nodes}
-        pending = [use for index in start.nodes for use in self._users(index) if use not in inside]
-        seen = set(pending)
-        last = max(end.nodes)
+    def _collect_node(self, index: int, node: Node) -> None:
+        """From the back: by now it is known whether a movement node's result has to lie in memory."""
+        if is_movement(node) and self._can_move(index) and node.outputs[0] not in self._in_memory:
+            return
+        if self._is_known(node):
+            sizes = tuple(dim for value in node.outputs if value is not None for dim in self._contents[value])
+            self._add(index, 0, Region("known", (index,), (len(sizes),), sizes=sizes), ())
+        elif index in self._refusals:
+            viewed = self._refusals[index] == SAME_MEMORY
+            self._add(index, 0, index, node.inputs[:1] if viewed else node.inputs)
+        elif node.op in SCANS:
+            shape = shape_of(tensor(self._graph, node.inputs[0]))
+            self._add(index, 0, Region("scan", (index,), shape), node.inputs)
+        else:
+            self._collect_parts(index, node)
+
+    def _collect_parts(self, index: int, node: Node) -> None:
+        spaces = [self._spaces.of(index, part) for part in range(parts(node))]
+        checks = self._spaces.scattered(node) if node.op in SCATTERS else ()
+        if checks is None or any(space is None for space in spaces):
+            self._refusals[index] = _UNFIT
+            self._add(index, 0, index, node.inputs)
+            return
+        made = node.outputs[0] if self._is_usable(node) else None
+        for part, space in enumerate(spaces):
+            assert space is not None
+            sizes_from = frozenset(v for dim in _dims_of_space(space) for v in _values_in(dim, self._dims))
+            member = Member(self._key(index, part), index, part, space, made, sizes_from)
+            self._add(index, part, member, (read.base for read in member.reads()))
+        if node.op in SCATTERS:
+            shape = shape_of(tensor(self._graph, node.inputs[2]))
+            self._add(index, len(spaces), Region("scatter", (index,), shape, checks=checks), node.inputs[1:])
+
+    def _is_usable(self, node: Node) -> bool:
+        """Whether others of its region may use a node's result as it is in registers."""
+        if node.op == "core.cast":
+            return tensor(self._graph, node.outputs[0]).dtype not in NARROW
+        return node.op not in PARTED or is_movement(node)
+
+    def _key(self, index: int, part: int) -> int:
+        """Keys stand in the order of nodes and parts."""
+        return index * 4096 + part
+
+    def _add(self, index: int, part: int, unit: Region | int | Member, read: Iterable[ValueId | None]) -> None:
+        nodes = unit.nodes if isinstance(unit, Region) else (index,)
+        values = {value for value in read if value is not None}
+        self._in_memory |= values
+        for dim in self._dims_of(unit, index):
+            values |= _values_in(dim, self._dims)
+        writes = tuple(v for i in nodes for v in self._graph.nodes[i].outputs if v is not None)
+        self._items[self._key(index, part)] = _Item(unit, index, frozenset(values), writes)
+
+    def _dims_of(self, unit: Region | int | Member, index: int) -> Iterator[Dim]:
+        """The sizes that something needs before it can run."""
+        if isinstance(unit, Member):
+            yield from _dims_of_space(unit.space)
+            return
+        for node in unit.nodes if isinstance(unit, Region) else (index,):
+            for value in (*self._graph.nodes[node].inputs, *self._graph.nodes[node].outputs):
+                type = None if value is None else self._graph.type(value)
+                yield from (type.shape or ()) if isinstance(type, TensorType) else ()
+        if isinstance(unit, Region):
+            yield from (*unit.sizes, *unit.checks)
+
+    def _always_in_memory(self) -> Iterator[ValueId]:
+        """Outputs, what call-outs and products read, and what sizes are read from."""
+        yield from self._graph.outputs
+        for op in self._dims.ops:
+            if op.op in READS and isinstance(op.args[0], int):
+                yield op.args[0]
+        for index, reason in self._refusals.items():
+            if reason != SAME_MEMORY:
+                yield from (value for value in self._graph.nodes[index].inputs if value is not None)
+        for region in self._products:
+            yield from self._read_by_region(region)
+
+    def _read_by_region(self, region: Region) -> list[ValueId]:
+        """What a product may read: its inputs, and what lies behind them if it looks through movement and factors."""
+        inside = {value for index in region.nodes for value in self._graph.nodes[index].outputs}
+        pending = [v for i in region.nodes for v in self._graph.nodes[i].inputs if v is not None and v not in inside]
+        found: dict[ValueId, None] = {}
         while pending:
-            index = pending.pop()
-            group = self._group.get(index)
-            members = group.nodes if group is not None else [index]
-            for member in members:
-                for use in self._users(member):
-                    if use in inside:
-                        if use in end.nodes:
-                            return True
-                    elif use not in seen and use <= last:
-                        seen.add(use)
-                        pending.append(use)
-        return False
+            value = pending.pop()
+            node = self._producer.get(value)
+            if value not in found and node is not None and (is_movement(node) or self._is_scaled(node)):
+                pending.extend(given for given in node.inputs[:2] if given is not None)
+            found.setdefault(value)
+        return list(found)
 
-    def _users(self, index: int) -> Iterator[int]:
-        for value in self._graph.nodes[index].outputs:
-            yield from self._uses.get(value, ()) if value is not None else ()
+    def _is_scaled(self, node: Node) -> bool:
+        """Whether a node multiplies or divides everything by one constant."""
+        return node.op in ("core.mul", "core.div") and any(
+            value in self._constants and all(size == 1 for size in shape_of(tensor(self._graph, value)))
+            for value in node.inputs
+        )
+
+    def _connect(self) -> None:
+        """Who writes a value and who reads it."""
+        self._writers: dict[ValueId, list[int]] = {}
+        self._readers: dict[ValueId, list[int]] = {}
+        for key, item in self._items.items():
+            for value in item.writes:
+                self._writers.setdefault(value, []).append(key)
+            for value in item.reads:
+                self._readers.setdefault(value, []).append(key)
+        self._always = set(self._always_in_memory())
+        self._needs = {key: set(self._needed_by(key, item)) for key, item in self._items.items()}
+        self._users: dict[int, list[int]] = {}
+        for key, needed in self._needs.items():
+            for other in needed:
+                self._users.setdefault(other, []).append(key)
+
+    def _needed_by(self, key: int, item: _Item) -> Iterator[int]:
+        for value in item.reads:
+            yield from self._writers.get(value, ())
+        if self._graph.nodes[item.node].op != "core.concat":  # parts are written in order
+            yield from (other for other in (key - 1,) if other in self._items and self._items[other].node == item.node)
+
+    def _is_stored(self, value: ValueId, members: Iterable[int]) -> bool:
+        """Whether a value is needed outside of some items."""
+        inside = set(members)
+        return value in self._always or any(key not in inside for key in self._readers.get(value, ()))
+
+    def _place(self, key: int) -> None:
+        member = self._items[key].unit
+        assert isinstance(member, Member)
+        self._group[key] = single(member, self._fresh)
+        if self._is_for_products(member):
+            return
+        for other in sorted(self._needs[key]):
+            before = self._group.get(other)
+            if before is not None and before is not self._group[key]:
+                refused = self._join(before, self._group[key])
+                if refused is not None:
+                    self._apart[other, key] = refused
+
+    def _is_for_products(self, member: Member) -> bool:
+        """Whether only products read it: they look through movement where they can, and then it is not needed."""
+        value = member.made
+        if value is None or value in self._graph.outputs or not is_movement(self._graph.nodes[member.node]):
+            return False
+        units = [self._items[key].unit for key in self._readers.get(value, ())]
+        return bool(units) and all(isinstance(unit, Region) and unit.kind in ("matmul", "attention") for unit in units)
+
+    def _join(self, before: Group, after: Group) -> str | None:
+        """Make one region of two, if they fit and no path leads out of it and back in; returns why not."""
+        union = joined(before, after, self._is_stored)
+        if isinstance(union, str):
+            return union
+        if self._path_outside(before, after) or self._path_outside(after, before):
+            return "a path leads out of them and back in: one would need the other's results before it begins"
+        for key in union.members:
+            self._group[key] = union
+        return None
+
+    def _path_outside(self, start: Group, end: Group) -> bool:
+        """Whether something outside both depends on `start` and is needed by `end`."""
+        inside = {*start.members, *end.members}
+        last = max(end.members)
+        pending = [key for member in start.members for key in self._users.get(member, ()) if key not in inside]
+        seen = set(pending)
+        while pending:
+            key = pending.pop()
+            group = self._group.get(key)
+            members = (key,) if group is None else tuple(group.members)
+            if min(members) > last:
+                continue
+            for user in (user for member in members for user in self._users.get(member, ())):
+                if user in end.members:
+                    return True
+                if user not in inside and user not in seen:
+                    seen.add(user)
+                    pending.append(user)
+        return False
 
     def _ordered(self) -> Iterator[Region | int]:
         """Regions and single nodes, each after what it needs."""
-        waiting: dict[int, set[int]] = {}
         units: dict[int, list[int]] = {}
-        for index in range(len(self._graph.nodes)):
-            unit = self._unit(index)
-            units.setdefault(unit, []).append(index)
-            needs = waiting.setdefault(unit, set())
-            for value in self._graph.nodes[index].inputs:
-                producer = self._producer.get(value) if value is not None else None
-                if producer is not None and self._unit(producer) != unit:
-                    needs.add(self._unit(producer))
+        for key in self._items:
+            units.setdefault(self._unit(key), []).append(key)
+        waiting = {
+            unit: {self._unit(other) for key in keys for other in self._needs[key]} - {unit}
+            for unit, keys in units.items()
+        }
         done: set[int] = set()
         pending = sorted(units)
         while pending:
             ready = [unit for unit in pending if waiting[unit] <= done]
             assert ready, "regions depend on each other"
             for unit in ready:
-                group = self._group.get(unit)
-                yield unit if group is None else Region(group.kind, tuple(sorted(group.nodes)), group.domain)
+                finished = self._finished(unit)
+                if not self._is_idle(finished):
+                    yield finished
                 done.add(unit)
             pending = [unit for unit in pending if unit not in done]
 
-    def _unit(self, index: int) -> int:
-        """The node that stands for a node's region."""
-        group = self._group.get(index)
-        return index if group is None else min(group.nodes)
+    def _is_idle(self, unit: Region | int) -> bool:
+        """Whether nobody needs what a region computes."""
+        if isinstance(unit, int) or unit.kind != "rows":
+            return False
+        return not unit.stores and all(step.made is not None for step in unit.steps)
+
+    def _unit(self, key: int) -> int:
+        """The item that stands for an item's region."""
+        group = self._group.get(key)
+        return key if group is None else min(group.members)
+
+    def _finished(self, key: int) -> Region | int:
+        unit = self._items[key].unit
+        if not isinstance(unit, Member):
+            return unit
+        group = self._group[key]
+        members = [group.members[key] for key in sorted(group.members)]
+        position = {axis: number for number, axis in enumerate(group.extents)}
+        return Region(
+            kind="rows",
+            nodes=tuple(member.node for member in members),
+            domain=tuple(group.extents.values()),
+            steps=tuple(self._step(group, member) for member in members),
+            reduced=tuple(sorted(position[axis] for axis in group.reduced)),
+            stores=tuple(
+                member.made
+                for member in members
+                if member.made is not None and self._is_stored(member.made, group.members)
+            ),
+            reads=tuple(sorted({node for member in members for node in member.space.nodes})),
+            checks=tuple(dict.fromkeys(check for member in members for check in member.space.checks)),
+            refused=tuple(self._refused(group)),
+        )
+
+    def _refused(self, group: Group) -> Iterator[tuple[ValueId, str]]:
+        """Values that were made by other rows regions, and why those are not part of this one."""
+        for (before, after), reason in self._apart.items():
+            if after in group.members and before not in group.members:
+                yield from ((value, reason) for value in self._items[before].writes)
+
+    def _step(self, group: Group, member: Member) -> Step:
+        """A member with its linear forms over the axes of the group's domain."""
+        places = group.places[member.key]
+        axes = list(group.extents)
+
+        def change(at: Linear) -> Linear:
+            by_axis = dict(zip(places, at.strides, strict=True))
+            return Linear(at.offset, tuple(by_axis.get(axis, 0) for axis in axes))
+
+        arguments = [rearranged(source, change) for source in member.space.arguments]
+        given = tuple(source for source in arguments if source is not None)
+        space = member.space
+        return Step(
+            member.node, member.part, given, space.target, change(space.result), member.made, bool(space.reduced)
+        )
 
 
-def _common_domain(a: Shape, b: Shape) -> Shape | None:
-    """The larger of two domains that are equal or differ in their rows' length only."""
-    if a == b:
-        return a
-    if len(a) == len(b) and a[:-1] == b[:-1]:
-        return a if b[-1] == 1 else b if a[-1] == 1 else None
-    return None
+def _dims_of_space(space: Space) -> Iterator[Dim]:
+    yield from (*space.extents, *space.checks, space.result.offset, *space.result.strides)
+    for source in space.arguments:
+        yield from dims_in(source)
+
+
+def _values_in(dim: Dim, dims: DimBuilder) -> set[ValueId]:
+    """The values that a size is read from."""
+    found: set[ValueId] = set()
+    pending, seen = [dim], set[Dim]()
+    while pending:
+        current = pending.pop()
+        if isinstance(current, Sym) and current not in seen:
+            seen.add(current)
+            op = dims.ops[current.id]
+            if op.op not in READS:
+                pending.extend(op.args)
+            elif isinstance(op.args[0], int):
+                found.add(op.args[0])
+    return found

@@ -1,45 +1,93 @@
 """Regions of a core graph: what runs as one kernel, and why a node is in none.
 
-A *rows* region is maps and reductions over the last axis on one domain: every value in it has the domain's shape, or
-that shape with a last size of 1. A *matmul* region is one product and the maps that follow it. A *move* region is one
-transpose or broadcast that has to be written out. `legality` says whether a node could be compiled at all; what joins
-what is decided by `products` and `cut`.
+A *rows* region is maps, reductions, copies and lookups over one domain: every value in it has the domain's axes, or
+some of them, and all its reductions go over the same ones. Movement in front of it is part of its addresses and needs
+no kernel. A *matmul* region is one product and the maps that follow it, an *attention* region two with a softmax
+between. A *scan* runs along one axis, a *scatter* writes where the data says, and a *known* region writes down sizes.
+`legality` says whether a node could be compiled at all; what joins what is decided by `products` and `cut`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from tierup.ir.dims import DimOp
 from tierup.ir.graph import Graph, Node, ValueId
 from tierup.ir.types import Dim, DType, Shape, TensorType
+from tierup.plan.forms import Linear, Source
+from tierup.plan.spaces import PARTED, POOLS, is_movement, is_reduction
+from tierup.plan.spaces import REDUCTIONS as REDUCTIONS  # read by others beside the lists below
 
-COMPUTED = frozenset({DType.F32, DType.F64, DType.I32, DType.I64, DType.U8, DType.I8, DType.BOOL})
-REDUCTIONS = {"core.reduce_sum": "sum", "core.reduce_prod": "prod", "core.reduce_max": "max", "core.reduce_min": "min"}
+COMPUTED = frozenset({
+    DType.F32, DType.F64, DType.F16, DType.BF16, DType.I8, DType.I16, DType.I32, DType.I64, DType.U8, DType.U16,
+    DType.U32, DType.U64, DType.BOOL,
+})  # fmt: skip
+SMALL_INTEGERS = frozenset({DType.U4, DType.I4, DType.U2, DType.I2})  # one byte an element; cast and moved only
+# Registers hold more than these do: a cast to one of them is written, so that it is rounded, and read back. Other
+# results of them are rounded where they are written alone: a chain of maps in one region is closer to the exact answer
+# than the reference, which rounds after every op, by less than the last digit that either keeps.
+NARROW = SMALL_INTEGERS | {DType.F16, DType.BF16}
 # The element-wise core ops that tile programs have maps for; a test keeps the two lists equal.
 ELEMENTWISE = frozenset({
     "abs", "acos", "acosh", "add", "and", "asin", "asinh", "atan", "atanh", "ceil", "cos", "cosh", "div", "eq", "erf",
     "exp", "expm1", "floor", "fmod", "le", "log", "log1p", "lt", "max", "min", "mod", "mul", "neg", "not", "or", "pow",
     "round", "select", "shl", "shr", "sin", "sinh", "sqrt", "sub", "tan", "tanh", "xor",
 })  # fmt: skip
-MOVES = frozenset({"core.transpose", "core.broadcast"})
-_FLOAT_ONLY = frozenset({"pow", "fmod"})  # integer forms are not lowered yet
+SCANS = {"core.cumsum": "sum", "core.cumprod": "prod"}
+SCATTERS = frozenset({"core.scatter_elements", "core.scatter_nd"})
+SAME_MEMORY = "it is the same memory under other sizes: no kernel is needed"
+_INDICES = (DType.I32, DType.I64)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One node of a rows region, or one part of it, over the region's domain.
+
+    `result` is where its element goes in `target`, with strides of 0 along axes that it does not have. `made` is the
+    value that later steps may use; a part makes none, and is always written.
+    """
+
+    node: int
+    part: int
+    arguments: tuple[Source, ...]
+    target: ValueId
+    result: Linear
+    made: ValueId | None
+    reduces: bool = False
 
 
 @dataclass(frozen=True)
 class Region:
-    """Nodes by position in the graph, in an order in which they can run, and the shape they run over."""
+    """Nodes by position in the graph, in an order in which they can run, and the shape they run over.
+
+    A rows region has its `steps`, the domain's axes that its reductions go over, the values that are needed outside,
+    the movement nodes in its addresses, dims without an answer where the sizes of a call do not fit, and for values
+    that other rows regions make why those are not part of it. A known region has the `sizes` that it writes.
+    """
 
     kind: str
     nodes: tuple[int, ...]
     domain: Shape
+    steps: tuple[Step, ...] = ()
+    reduced: tuple[int, ...] = ()
+    stores: tuple[ValueId, ...] = ()
+    reads: tuple[int, ...] = ()
+    checks: tuple[Dim, ...] = ()
+    sizes: tuple[Dim, ...] = ()
+    refused: tuple[tuple[ValueId, str], ...] = ()
 
 
 @dataclass(frozen=True)
 class Cut:
-    """A graph divided: regions and single nodes, in an order in which they can run, and why nodes stand alone."""
+    """A graph divided: regions and single nodes, in an order in which they can run, and why nodes stand alone.
+
+    Movement nodes that are in other regions' addresses alone are in no unit. `dims` is the graph's dim program with
+    what the regions need beside it.
+    """
 
     order: tuple[Region | int, ...]
     refusals: dict[int, str] = field(default_factory=dict)
+    dims: tuple[DimOp, ...] = ()
 
 
 def legality(graph: Graph, node: Node) -> str | None:
@@ -47,19 +95,23 @@ def legality(graph: Graph, node: Node) -> str | None:
     if not node.op.startswith("core."):
         return f"{node.op} is no core op"
     for value in (*node.inputs, *node.outputs):
-        if value is None:
-            continue
-        type = graph.type(value)
-        if not isinstance(type, TensorType) or type.shape is None:
+        type = None if value is None else graph.type(value)
+        if value is not None and (not isinstance(type, TensorType) or type.shape is None):
             return "a rank is known only in the call"
-        if type.dtype not in COMPUTED:
-            return f"{type.dtype!r} is not compiled yet"
+    if node.op == "core.reshape" and tensor(graph, node.outputs[0]).dtype is not DType.STR:
+        return SAME_MEMORY
+    if is_movement(node) or node.op in PARTED:
+        return _move_legality(graph, node)
+    known = COMPUTED | SMALL_INTEGERS if node.op == "core.cast" else COMPUTED
+    for value in (*node.inputs, *node.outputs):
+        if value is not None and tensor(graph, value).dtype not in known:
+            return f"{tensor(graph, value).dtype!r} is not compiled yet"
     if node.op == "core.matmul":
         return _matmul_legality(graph, node)
-    if node.op in MOVES:
-        return _move_legality(graph, node)
-    if node.op in REDUCTIONS:
-        return _reduction_legality(graph, node)
+    if node.op in POOLS and any(value is not None for value in node.outputs[1:]):
+        return "the places of the largest in each window are not compiled yet"
+    if is_reduction(node) or node.op in SCANS:
+        return None
     return _map_legality(graph, node)
 
 
@@ -74,38 +126,23 @@ def _matmul_legality(graph: Graph, node: Node) -> str | None:
 
 
 def _move_legality(graph: Graph, node: Node) -> str | None:
-    source, result = shape_of(tensor(graph, node.inputs[0])), shape_of(tensor(graph, node.outputs[0]))
-    if not result:
-        return "a single element is not worth a kernel"
-    if node.op == "core.broadcast" and present_axes(source, result) is None:
-        return "whether a size broadcasts is known only in the call"
-    return None
-
-
-def _reduction_legality(graph: Graph, node: Node) -> str | None:
-    source = tensor(graph, node.inputs[0])
-    rank = len(shape_of(source))
-    if tuple(node.attrs["axes"]) != (rank - 1,):
-        return "only reductions over the last axis are compiled yet"
-    if not source.dtype.is_float and source.dtype not in (DType.I32, DType.I64):
-        return f"reductions of {source.dtype!r} are not compiled yet"
+    """Elements are moved as bits, so that all that matters is how many bytes they have."""
+    moved = tensor(graph, node.outputs[0]).dtype
+    if moved not in COMPUTED and (moved is DType.STR or moved.numpy.itemsize > 8):
+        return f"{moved!r} is not moved by kernels"
+    if node.op in SCATTERS and node.attrs["reduction"] != "none" and moved not in COMPUTED:
+        return f"{moved!r} is not compiled yet"
+    if node.op == "core.iota" and moved not in COMPUTED:
+        return f"{moved!r} is not compiled yet"
+    if node.op.startswith(("core.gather", "core.scatter")) and tensor(graph, node.inputs[1]).dtype not in _INDICES:
+        return "indices must be i32 or i64"
     return None
 
 
 def _map_legality(graph: Graph, node: Node) -> str | None:
     name = node.op.removeprefix("core.")
-    if node.op == "core.reshape":
-        return "it is the same memory under other sizes: no kernel is needed"
     if name not in ELEMENTWISE and name != "cast":
         return f"{node.op} has no lowering yet"
-    result = tensor(graph, node.outputs[0])
-    if name in _FLOAT_ONLY and not result.dtype.is_float:
-        return f"{node.op} of {result.dtype!r} has no lowering yet"
-    if not shape_of(result):
-        return "a single element is not worth a kernel"
-    for value in node.inputs:
-        if present_axes(shape_of(tensor(graph, value)), shape_of(result)) is None:
-            return "whether a size broadcasts is known only in the call"
     return None
 
 
@@ -137,8 +174,3 @@ def present_axes(shape: Shape, domain: Shape) -> tuple[bool, ...] | None:
         else:
             return None
     return tuple(present)
-
-
-def row_shape(domain: Shape) -> Shape:
-    """The shape of one element a row."""
-    return (*domain[:-1], 1)

@@ -4,6 +4,9 @@ Exporters write one size in many ways: min(seq, 512), max(batch, 0), seq · 4 ·
 not proved here but tried: input sizes are given example numbers, every dim instruction is evaluated on them, and one
 whose results equal those of an earlier dim, or one number throughout, is taken to be that. Each such step is an
 assumption, a pair of dims that the plan compares when a call begins; where they differ, the baseline answers.
+
+Examples are small and large numbers with which the model's sizes make sense: a model of text has a longest length, one
+of sound a shortest.
 """
 
 from __future__ import annotations
@@ -12,11 +15,14 @@ from collections.abc import Sequence
 from random import Random
 
 from tierup.ir.dims import READS, DimBuilder, DimError, DimOp, apply
-from tierup.ir.types import Dim, Sym
+from tierup.ir.graph import Graph
+from tierup.ir.types import Dim, Sym, TensorType
 
-_EXAMPLES = 6
-_LEAST, _MOST = 5, 97  # no 0 or 1, which broadcast; odd and even; below the limits that models have for lengths
+_RANGES = ((5, 97), (1000, 20000))  # no 0 or 1, which broadcast
+_EXAMPLES_EACH = 3
+_TRIES = 20  # for each of them
 
+Example = dict[tuple[int, int], int]  # (position of an input, axis) -> size
 Pair = tuple[Dim, Dim]
 
 
@@ -26,8 +32,9 @@ class Assumptions:
     `pairs` hold in the numbering of the dim program of the last builder that was made.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, graph: Graph) -> None:
         self.pairs: list[Pair] = []
+        self.examples = draw_examples(graph)
         self._ops: Sequence[DimOp] = ()
 
     def builder(self, n_inputs: int) -> SampledDims:
@@ -59,8 +66,6 @@ class SampledDims(DimBuilder):
         super().__init__()
         self._n_inputs = n_inputs
         self._assumptions = assumptions
-        self._random = Random(0)
-        self._drawn: set[tuple[int, ...]] = set()
         self._results: dict[Sym, tuple[int, ...]] = {}
         self._first: dict[tuple[int, ...], Sym] = {}
 
@@ -68,8 +73,8 @@ class SampledDims(DimBuilder):
         known = len(self.ops)
         sym = super().record(op, *args)
         if sym.id == known:
-            results = self._draw(args) if op in READS else self._evaluate(op, args)
-            if op != "elem" and results is not None:
+            results = self._read(op, args) if op in READS else self._evaluate(op, args)
+            if results is not None:
                 self._results[sym] = results
                 self._first.setdefault(results, sym)
         return sym
@@ -84,23 +89,58 @@ class SampledDims(DimBuilder):
             self._assumptions.pairs.append((result, same))
         return same
 
-    def _draw(self, args: tuple[Dim, ...]) -> tuple[int, ...] | None:
-        """Example sizes of an input's axis, like no other's."""
-        value = args[0]
-        if not isinstance(value, int) or value >= self._n_inputs:
+    def _read(self, op: str, args: tuple[Dim, ...]) -> tuple[int, ...] | None:
+        """The example sizes of an input's axis; values are inputs below a number."""
+        examples, (value, axis) = self._assumptions.examples, args
+        if op != "of" or not isinstance(value, int) or value >= self._n_inputs or len(examples) < 2:
             return None
-        while True:
-            drawn = tuple(self._random.randint(_LEAST, _MOST) for _ in range(_EXAMPLES))
-            apart = all(all(a != b for a, b in zip(drawn, other, strict=True)) for other in self._drawn)
-            if (apart or len(self._drawn) > 8) and len(set(drawn)) > 1 and drawn not in self._drawn:
-                self._drawn.add(drawn)
-                return drawn
+        sizes = [example.get((value, axis)) for example in examples if isinstance(axis, int)]
+        return None if None in sizes else tuple(size for size in sizes if size is not None)
 
     def _evaluate(self, op: str, args: tuple[Dim, ...]) -> tuple[int, ...] | None:
-        columns = [self._results.get(arg) if isinstance(arg, Sym) else (arg,) * _EXAMPLES for arg in args]
+        count = len(self._assumptions.examples)
+        columns = [self._results.get(arg) if isinstance(arg, Sym) else (arg,) * count for arg in args]
         if any(column is None for column in columns):
             return None
         try:
             return tuple(apply(op, *numbers) for numbers in zip(*columns, strict=True))
         except DimError:
             return None
+
+
+def draw_examples(graph: Graph) -> list[Example]:
+    """Sizes of inputs with which every size of the graph that follows from them is at least 1. The same each time."""
+    axes: dict[Sym, list[tuple[int, int]]] = {}
+    for position, value in enumerate(graph.inputs):
+        type = graph.type(value)
+        for axis, dim in enumerate((type.shape or ()) if isinstance(type, TensorType) else ()):
+            if isinstance(dim, Sym):
+                axes.setdefault(dim, []).append((position, axis))
+    random, examples = Random(0), list[Example]()
+    for least, most in _RANGES if axes else ():
+        kept = 0
+        for _ in range(_TRIES * _EXAMPLES_EACH):
+            sizes = dict(zip(axes, random.sample(range(least, most + 1), len(axes)), strict=True))
+            if kept < _EXAMPLES_EACH and _makes_sense(graph, sizes):
+                examples.append({place: sizes[dim] for dim, places in axes.items() for place in places})
+                kept += 1
+    return examples
+
+
+def _makes_sense(graph: Graph, sizes: dict[Sym, int]) -> bool:
+    results: dict[Sym, int | None] = {}
+    for number, op in enumerate(graph.dims):
+        sym = Sym(number)
+        args = [] if op.op in READS else [results[arg] if isinstance(arg, Sym) else arg for arg in op.args]
+        results[sym] = None
+        if op.op in READS:
+            results[sym] = sizes.get(sym)
+        elif None not in args:
+            try:
+                results[sym] = apply(op.op, *(arg for arg in args if arg is not None))
+            except DimError:
+                if op.op == "broadcast":
+                    return False
+    shapes = (value.type.shape or () for value in graph.values if isinstance(value.type, TensorType))
+    known = (results[dim] if isinstance(dim, Sym) else dim for shape in shapes for dim in shape)
+    return all(size is None or size > 0 for size in known)

@@ -11,29 +11,35 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tierup.codegen.target import Target
+from tierup.ir.dims import DimOp
 from tierup.ir.graph import Graph, Weights
-from tierup.ir.types import Shape, Sym, TensorType
+from tierup.ir.types import Sym, TensorType
 from tierup.lower.tile import TileProgram
 from tierup.plan.cut import cut
 from tierup.plan.memory import Request
 from tierup.plan.program import Assembler, DimCode, Plan, StepCode
 from tierup.plan.regions import Cut
-from tierup.rewrite.assume import Assumptions
+from tierup.rewrite.assume import Assumptions, Pair
 from tierup.rewrite.rewrite import close_sizes, lower_to_core
+from tierup.runtime.progress import Signature
 from tierup.runtime.steps import KernelCompiler, Part, Placed
-
-Signature = tuple[Shape, ...]  # the shape of each input, all numbers
 
 
 @dataclass(frozen=True)
 class Function:
-    """A compiled function: for which signature (None: any), its core graph, its cut, its kernels, its arena."""
+    """A compiled function: for which signature (None: any), its core graph, its cut, its kernels, its arena.
+
+    `dims` are the graph's, and after them what kernels compute of those. `assumed` are sizes that are equal in every
+    call that reaches a kernel.
+    """
 
     signature: Signature | None
     graph: Graph
     cut: Cut
     kernels: tuple[Placed, ...]
     arena: tuple[Request, ...]
+    dims: tuple[DimOp, ...]
+    assumed: tuple[Pair, ...]
 
 
 @dataclass(frozen=True)
@@ -65,7 +71,8 @@ def compile_plan(imported: Graph, weights: Weights, target: Target, signatures: 
         part = _prepare(graph, weights)
         number, written = compiler.compiled(part)
         numbers.append(number)
-        functions.append(Function(signature, part.graph, part.cut, tuple(written.placed), written.arena))
+        kernels = tuple(written.placed)
+        functions.append(Function(signature, part.graph, part.cut, kernels, written.arena, written.dims, part.assumed))
     if signatures:
         _choose(chooser, compiler, imported, signatures, numbers)
         compiler.functions[0] = chooser.finish(imported.inputs, imported.outputs)
@@ -74,9 +81,9 @@ def compile_plan(imported: Graph, weights: Weights, target: Target, signatures: 
 
 
 def _prepare(graph: Graph, weights: Weights) -> Part:
-    assume = Assumptions()
+    assume = Assumptions(graph)
     core = lower_to_core(graph, weights, assume)
-    return Part(core, cut(core), tuple(assume.pairs), graph)
+    return Part(core, cut(core, weights), tuple(assume.pairs), graph)
 
 
 def _choose(

@@ -6,24 +6,25 @@ Native code binds exact NumPy arrays by itself and comes here for everything els
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any
 
-import ml_dtypes
+import msgspec
 import numpy as np
 
 from tierup.errors import InputError
 from tierup.ir.types import Array, DType, MapType, OptionalType, SequenceType, TensorType, Type, dtype_from_numpy
 
 
-@dataclass(frozen=True)
-class Input:
-    """A model's input as calls are checked against it. A dim is a number, the name of an open one, or None."""
+class Input(msgspec.Struct, frozen=True):
+    """A model's input as calls are checked against it. A dim is a number, the name of an open one, or None.
+
+    `onnx_type` is the type as ONNX writes it.
+    """
 
     name: str
     type: Type
     shape: tuple[int | str | None, ...] | None
+    onnx_type: str
     required: bool = True
 
     @property
@@ -32,13 +33,13 @@ class Input:
         return self.type.dtype.numpy if isinstance(self.type, TensorType) else None
 
 
-@dataclass(frozen=True)
-class Output:
-    """A model's output. A dim is a number, the name of an open one, or None."""
+class Output(msgspec.Struct, frozen=True):
+    """A model's output. A dim is a number, the name of an open one, or None; `onnx_type` is ONNX's name of the type."""
 
     name: str
     type: Type
     shape: tuple[int | str | None, ...] | None
+    onnx_type: str
 
     @property
     def dtype(self) -> np.dtype[Any] | None:
@@ -61,6 +62,8 @@ def check_feeds(inputs: Sequence[Input], feeds: Mapping[str, Any]) -> dict[str, 
 
 
 def _unknown_name(name: object, known: Mapping[str, Input]) -> str:
+    from difflib import get_close_matches  # milliseconds, and only for those who are wrong
+
     close = get_close_matches(str(name), known, 1)
     hint = f"; did you mean '{close[0]}'?" if close else ""
     return f"there is no input '{name}'; the model's inputs are {_listed(known.values())}{hint}"
@@ -133,6 +136,8 @@ def _same_kind(array: Array, dtype: DType) -> bool:
         return True
     kind = array.dtype.kind
     if kind in "iu" and dtype.is_integer:
+        import ml_dtypes  # milliseconds, and only for inputs that are no arrays
+
         info = ml_dtypes.iinfo(dtype.numpy)  # type: ignore[no-untyped-call]  # it ships no types
         return bool(info.min <= array.min() and array.max() <= info.max)
     return (

@@ -1,23 +1,56 @@
-"""Tile programs -> machine code in a program's slots."""
+"""Built machine code -> kernels in a program's slots.
+
+LLVM is imported only where something must be compiled here, or where objects have to be linked.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import count
+from typing import TYPE_CHECKING
 
 from tierup import _native
-from tierup.codegen.llvm.emit import emit_llvm
-from tierup.codegen.objects import compile_object, load_object
+from tierup.codegen.image import runs_images
 from tierup.codegen.target import Target
-from tierup.lower.tile import TileProgram
+
+if TYPE_CHECKING:  # kernels that are built are loaded without what programs consist of
+    from tierup.lower.tile import TileProgram
+
+Build = Callable[[Sequence["TileProgram"], Target], Sequence[bytes]]
 
 _LIBRARIES = count()  # every loaded object is a library with a name of its own
 
 
-def publish(program: _native.Program, programs: Sequence[TileProgram], target: Target) -> None:
-    """Compile the kernels of all slots and make them live."""
-    kernels: dict[int, tuple[int, object]] = {}
-    for slot, tile in enumerate(programs):
-        loaded = load_object(compile_object(emit_llvm(tile, target), target), tile.name, f"kernel{next(_LIBRARIES)}")
-        kernels[slot] = (loaded.address, loaded)
-    program.publish(kernels)
+def publish(
+    program: _native.Program, programs: Sequence[TileProgram], target: Target, build: Build | None = None
+) -> None:
+    """Build the kernels of all slots, in this process unless `build` does it elsewhere, and make them live."""
+    publish_code(program, (build or _build_here)(programs, target), target)
+
+
+def publish_code(program: _native.Program, codes: Sequence[bytes], target: Target) -> None:
+    """Make kernels that are built live, one for each slot, all together."""
+    program.publish(dict(enumerate(load_code(codes, target))))
+
+
+def load_code(codes: Sequence[bytes], target: Target) -> list[tuple[int, object]]:
+    """The address of each kernel, and what keeps it loaded. `codes` are as `codegen.objects.build` gives them."""
+    if not codes:
+        return []
+    if not runs_images(target):
+        return [_load_object(code) for code in codes]
+    loaded = _native.Code(list(codes))
+    return [(address, loaded) for address in loaded.addresses]
+
+
+def _load_object(code: bytes) -> tuple[int, object]:
+    from tierup.codegen.objects import ENTRY, load_object
+
+    loaded = load_object(code, ENTRY, f"kernel{next(_LIBRARIES)}")
+    return loaded.address, loaded
+
+
+def _build_here(programs: Sequence[TileProgram], target: Target) -> list[bytes]:
+    from tierup.codegen.objects import build
+
+    return build(programs, target)

@@ -11,9 +11,11 @@ from tierup.ir.graph import Graph, Node, ValueId, Weights
 from tierup.ir.types import Dim, DType, Shape, Sym, TensorType
 from tierup.lower.attention import lower_attention
 from tierup.lower.kernel import Kernel, Panels
+from tierup.lower.known import lower_known
 from tierup.lower.matmul import lower_matmul
-from tierup.lower.move import lower_move
 from tierup.lower.rows import lower_rows
+from tierup.lower.scan import lower_scan
+from tierup.lower.scatter import lower_scatter
 from tierup.lower.text import print_program
 from tierup.lower.tile import TileProgram
 from tierup.plan.baseline import FunctionCompiler, PlanCompiler
@@ -24,7 +26,10 @@ from tierup.rewrite.assume import Pair
 from tierup.runtime.guards import DIM_CODES, GuardCode
 
 _HEAP, _ARENA = 0, 1
-_LOWERINGS = {"rows": lower_rows, "matmul": lower_matmul, "move": lower_move, "attention": lower_attention}
+_LOWERINGS = {
+    "rows": lower_rows, "matmul": lower_matmul, "attention": lower_attention, "known": lower_known,
+    "scan": lower_scan, "scatter": lower_scatter,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -109,9 +114,10 @@ class KernelFunction(FunctionCompiler):
         graph = part.graph
         super().__init__(compiler, graph, assembler)
         self._part = part
-        self._dims = DimBuilder(graph.dims)
+        self._dims = DimBuilder(part.cut.dims)
         self._registers: dict[Dim, int] = {}
         self._dense: dict[ValueId, int] = {}
+        self._allocated: set[ValueId] = set()
         self._produced = {value for node in graph.nodes for value in node.outputs if value is not None}
         units = [(unit, self._lower(unit)) for unit in part.cut.order]
         self._units = self._needed_units(units)
@@ -270,10 +276,12 @@ class KernelFunction(FunctionCompiler):
         for value in self.graph.outputs:  # handed out as they are when the call ends
             last[owner.get(value, value)] = len(self._units)
         requests = []
+        read_late = (op.args[0] for op in self._dims.ops if op.op == "elem" and isinstance(op.args[0], int))
+        beyond = {*self.graph.outputs, *(owner.get(value, value) for value in read_late)}
         for position, kernel in enumerate(self._kernels):
             for value in results_of(kernel) if kernel is not None else ():
                 size = self._bytes(value)
-                if value not in self.graph.outputs and value in last and self._from_inputs(size):
+                if value not in beyond and value in last and self._from_inputs(size):
                     assert kernel is not None
                     operands = [owner.get(b, b) for b in kernel.buffers if isinstance(b, int)]
                     # Memory that the kernel reads under two names may be read otherwise under the second.
@@ -344,8 +352,9 @@ class KernelFunction(FunctionCompiler):
     def _kernel(self, region: Region, kernel: Kernel) -> None:
         results = set(results_of(kernel))
         operands = [0 if b in results else self._operand(b) for b in kernel.buffers]
-        for value in results:
+        for value in results - self._allocated:  # a value may be written part by part
             self._allocate(value)
+        self._allocated |= results
         operands = [
             b if b in results and isinstance(b, int) else o for b, o in zip(kernel.buffers, operands, strict=True)
         ]

@@ -1,0 +1,180 @@
+"""Sources of elements as statements: loads at linear addresses, lookups with their range checks, positions, sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from tierup.ir.graph import Graph, ValueId, Weights
+from tierup.ir.types import Dim, DType, TensorType
+from tierup.lower.axes import Nest
+from tierup.lower.names import Names, Sizes
+from tierup.lower.tile import Check, Convert, Fill, Load, Map, Position, Reduce, Statement, Tile
+from tierup.plan.forms import Bent, Count, Known, Linear, Read, Source
+from tierup.plan.regions import COMPUTED, SMALL_INTEGERS
+
+Value = tuple[str, Tile]
+Evaluate = Callable[[Source], Value]
+_BITS = {1: DType.U8, 2: DType.U16, 4: DType.U32, 8: DType.U64}
+
+
+@dataclass
+class Block:
+    """Statements of one level, and what they computed."""
+
+    statements: list[Statement] = field(default_factory=list)
+    values: dict[object, Value] = field(default_factory=dict)
+
+
+def stored_dtype(dtype: DType) -> DType:
+    """What a buffer of this dtype is taken for: elements that are only moved are bits."""
+    if dtype in COMPUTED:
+        return dtype
+    return DType.I8 if dtype in SMALL_INTEGERS and dtype.is_signed else _BITS[dtype.numpy.itemsize]
+
+
+def tile_dtype(dtype: DType) -> DType:
+    """What an element is in registers."""
+    stored = stored_dtype(dtype)
+    return DType.F32 if stored in (DType.F16, DType.BF16) else stored
+
+
+def constant_scalar(graph: Graph, weights: Weights, value: ValueId) -> float | None:
+    """The number behind a constant of one element."""
+    digest = dict(graph.weights).get(value)
+    if digest is None or weights[digest].size != 1:
+        return None
+    item: float = weights[digest].reshape(-1)[0].item()
+    return item
+
+
+class Sources:
+    """Writes sources into blocks. `buffers` names the values that are read."""
+
+    def __init__(self, graph: Graph, weights: Weights, nest: Nest, names: Names, sizes: Sizes) -> None:
+        self._graph, self._weights, self._nest = graph, weights, nest
+        self._names, self._sizes = names, sizes
+        self._constants = dict(graph.weights)
+        self.buffers: dict[ValueId, str] = {}
+
+    def buffer(self, value: ValueId) -> str:
+        return self.buffers.setdefault(value, f"b{len(self.buffers)}")
+
+    def dtype(self, value: ValueId) -> DType:
+        type = self._graph.type(value)
+        assert isinstance(type, TensorType)
+        return type.dtype
+
+    def emit(self, block: Block, source: Source, evaluate: Evaluate) -> Value:
+        """A source as a tile; `evaluate` gives the indices in it."""
+        match source:
+            case Known():
+                return self._fill(block, tile_dtype(source.dtype), source.size)
+            case Count():
+                return self._converted(block, self._count(block, source.at), tile_dtype(source.dtype))
+            case Bent():
+                return self._bent(block, source)
+            case Read():
+                number = self._number(source)
+                if number is not None:
+                    return self._literal(block, tile_dtype(self.dtype(source.base)), number)
+                return self._load(block, source, evaluate)
+
+    def _number(self, read: Read) -> float | None:
+        if read.base not in self._constants or self.dtype(read.base) not in COMPUTED:
+            return None
+        return constant_scalar(self._graph, self._weights, read.base)
+
+    def _literal(self, block: Block, dtype: DType, number: float) -> Value:
+        name, tile = self._names.new("c"), Tile(dtype)
+        block.statements.append(Fill(name, tile, number))
+        return name, tile
+
+    def _fill(self, block: Block, dtype: DType, size: Dim) -> Value:
+        name, tile = self._names.new("s"), Tile(dtype)
+        block.statements.append(Fill(name, tile, self._sizes.of(size)))
+        return name, tile
+
+    def _load(self, block: Block, read: Read, evaluate: Evaluate) -> Value:
+        index = self._nest.index(read.at, self._sizes)
+        lane = self._nest.lane
+        wide = lane is not None and lane in self._nest.along(read.at)
+        at = []
+        for term in read.terms:
+            place, tile = evaluate(term.index)
+            self._check(block, place, term.extent)
+            wide = wide or bool(tile.axes)
+            at.append((place, self._sizes.of(term.stride)))
+        name = self._names.new("x")
+        tile = Tile(tile_dtype(self.dtype(read.base)), (lane.name,) if wide and lane is not None else ())
+        block.statements.append(Load(name, tile, self.buffer(read.base), index, at=tuple(at)))
+        return self._extended(block, (name, tile), self.dtype(read.base))
+
+    def _extended(self, block: Block, value: Value, dtype: DType) -> Value:
+        """A signed integer of less than a byte with its sign."""
+        if dtype not in SMALL_INTEGERS or not dtype.is_signed:
+            return value
+        above = self._literal(block, value[1].dtype, 8 - dtype.bits)
+        return self.map(block, "shr", self.map(block, "shl", value, above), above)
+
+    def fitted(self, block: Block, value: Value, dtype: DType) -> Value:
+        """What memory of `dtype` takes: of integers of less than a byte, their bits alone."""
+        if dtype not in SMALL_INTEGERS:
+            return value
+        stored = self._converted(block, value, stored_dtype(dtype))
+        return self.map(block, "and", stored, self._literal(block, stored[1].dtype, (1 << dtype.bits) - 1))
+
+    def _check(self, block: Block, place: str, extent: Dim) -> None:
+        if (place, extent) not in block.values:
+            block.values[place, extent] = (place, Tile(DType.I64))
+            block.statements.append(Check(place, self._sizes.of(extent)))
+
+    def _count(self, block: Block, at: Linear) -> Value:
+        """offset + Σ position · stride, in i64."""
+        total = self._fill(block, DType.I64, at.offset) if at.offset != 0 else None
+        for axis in self._nest.along(at):
+            position = self.position(block, axis.name)
+            stride = at.strides[axis.parts[-1]]
+            if stride != 1:
+                position = self.map(block, "mul", position, self._fill(block, DType.I64, stride))
+            total = position if total is None else self.map(block, "add", total, position)
+        return total or self._fill(block, DType.I64, 0)
+
+    def position(self, block: Block, axis: str) -> Value:
+        """The position of a loop: one for each lane, or a single one."""
+        key = ("position", axis)
+        if key not in block.values:
+            name, tile = self._names.new("at"), Tile(DType.I64, (axis,))
+            block.statements.append(Position(name, tile, axis))
+            if self._nest.lane is None or axis != self._nest.lane.name:
+                name, place = self._names.new("at"), name
+                tile = Tile(DType.I64)
+                block.statements.append(Reduce(name, tile, "sum", place, axis))
+            block.values[key] = (name, tile)
+        return block.values[key]
+
+    def _bent(self, block: Block, bent: Bent) -> Value:
+        """A position outside of an axis as the one inside that stands for it."""
+        place, size = self._count(block, bent.at), self._fill(block, DType.I64, bent.size)
+        if bent.mode == "wrap":
+            return self.map(block, "mod", place, size)
+        last = self.map(block, "sub", size, self._fill(block, DType.I64, 1))
+        if bent.mode == "edge":
+            return self.map(block, "max", self.map(block, "min", place, last), self._fill(block, DType.I64, 0))
+        period = self.map(block, "add", last, last)  # of one element: 0, and x mod 0 is 0
+        forth = self.map(block, "mod", place, period)
+        return self.map(block, "min", forth, self.map(block, "sub", period, forth))
+
+    def map(self, block: Block, op: str, *arguments: Value) -> Value:
+        """A map of integers."""
+        name = self._names.new("i")
+        tile = max((tile for _, tile in arguments), key=lambda tile: len(tile.axes))
+        block.statements.append(Map(name, tile, op, tuple(argument for argument, _ in arguments)))
+        return name, tile
+
+    def _converted(self, block: Block, value: Value, dtype: DType) -> Value:
+        if value[1].dtype is dtype:
+            return value
+        name, tile = self._names.new("v"), Tile(dtype, value[1].axes)
+        block.statements.append(Convert(name, tile, value[0]))
+        return name, tile

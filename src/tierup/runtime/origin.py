@@ -1,0 +1,65 @@
+"""Where a model came from, imported when somebody asks for its graph.
+
+A warm start never asks. Tier 0 does, and so do reports of every detail, and a call that a plan's guard turns away.
+"""
+
+from __future__ import annotations
+
+import mmap
+import threading
+from typing import TYPE_CHECKING, Any
+
+from tierup.errors import ModelError, TierupError
+from tierup.store.source import open_source
+
+if TYPE_CHECKING:
+    from tierup.frontends.onnx import Imported
+
+
+class Origin:
+    """A model's path, bytes or proto. `source` is None where its content cannot be named, so that nothing is cached."""
+
+    def __init__(self, given: Any) -> None:
+        self.source = open_source(given)
+        self._given = given
+        self._closed = False
+        self._imported: Imported | None = None
+        self._lock = threading.Lock()
+
+    def reopen(self) -> None:
+        """Take the model as it is now; until it is imported, nothing hangs on what it was."""
+        self.source = open_source(self._given)
+
+    def imported(self) -> Imported:
+        """The model as imported: what is wrong with it is a ModelError."""
+        with self._lock:
+            if self._imported is None:
+                from tierup.frontends.onnx import load_onnx
+
+                if self._closed:
+                    raise TierupError("the model is closed")
+                self._check()
+                self._imported = load_onnx(self._given)
+            return self._imported
+
+    def _check(self) -> None:
+        if self.source is not None:
+            try:
+                self.source.check()
+            except OSError as error:
+                raise ModelError(f"the model cannot be read again: {error}") from error
+
+    def forget(self) -> None:
+        """Let go of the import, and of the pages it touched, if it can be made again."""
+        with self._lock:
+            if self.source is None or self._imported is None:
+                return
+            for view in self._imported.files.values():
+                if isinstance(view.obj, mmap.mmap):
+                    view.obj.madvise(mmap.MADV_DONTNEED)
+            self._imported = None
+
+    def close(self) -> None:
+        """Let go of everything."""
+        with self._lock:
+            self._closed, self._given, self._imported = True, None, None

@@ -1,0 +1,110 @@
+"""How far a model has come: shared by the model and the work for it, which know nothing else of each other."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    from tierup.plan.program import Plan
+    from tierup.runtime.constants import Constants
+    from tierup.runtime.executable import Baseline
+
+
+Signature = tuple[tuple[int, ...], ...]  # the shape of each input
+
+
+class Serving(msgspec.Struct, frozen=True):
+    """What answers calls: the plan's figures for reports, the signatures that have functions of their own, who answers
+    where its guard fails, and its constants, which the next plan may share."""
+
+    kernels: int
+    kernel_steps: int
+    fallback_nodes: int
+    signatures: tuple[Signature, ...] = ()
+    baseline: Baseline | None = None
+    constants: Constants = {}
+
+    @classmethod
+    def of(
+        cls,
+        plan: Plan,
+        signatures: tuple[Signature, ...] = (),
+        baseline: Baseline | None = None,
+        constants: Constants | None = None,
+    ) -> Serving:
+        """A plan's figures."""
+        from tierup.plan.program import StepCode
+
+        steps = plan.count(StepCode.KERNEL)
+        return cls(plan.slots, steps, plan.fallback_nodes, signatures, baseline, constants or {})
+
+    @property
+    def tier(self) -> int:
+        """0: the baseline. 1: kernels. 2: also functions for signatures, with closed sizes."""
+        return (2 if self.signatures else 1) if self.kernels else 0
+
+    @property
+    def deopts(self) -> int:
+        """How many calls the baseline has answered because a guard failed."""
+        return 0 if self.baseline is None else self.baseline.calls
+
+
+class Counts(msgspec.Struct):
+    """What was done for a model. Builds are compilations started; what came from a cache is none."""
+
+    builds: int = 0
+    swaps: int = 0
+    refusals: int = 0
+    plan_hits: int = 0
+    plan_misses: int = 0
+    object_hits: int = 0
+    object_misses: int = 0
+
+
+class Progress:
+    """What was done for a model so far, and whether anything is left to do."""
+
+    def __init__(self) -> None:
+        self._done = threading.Event()
+        self.may_begin = threading.Event()  # the first call was answered, or somebody waits
+        self.lock = threading.Lock()  # held while a program goes live, or while that is being forbidden
+        self.stopped = False  # closed or frozen: nothing goes live any more
+        self.reason = ""  # why the model did not get further
+        self.counts = Counts()
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing is left to improve."""
+        return self._done.is_set()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until nothing is left to improve, or for so many seconds; returns `settled`."""
+        self.may_begin.set()
+        return self._done.wait(timeout_s)
+
+    def finish(self, reason: str = "") -> None:
+        """Nothing is left to do. `reason` says why the model did not get further, if it did not."""
+        self.reason = reason
+        self._done.set()
+
+    def resume(self) -> bool:
+        """There is something to do again; False if it must not be done."""
+        with self.lock:
+            if not self.stopped:
+                self._done.clear()
+            return not self.stopped
+
+    def stop(self) -> None:
+        """Let nothing go live from now on."""
+        with self.lock:
+            self.stopped = True
+        self.may_begin.set()
+        self._done.set()
+
+    def abandon(self, reason: str) -> None:
+        """In a forked child: the thread that did the work is not there, and may have held the locks."""
+        self._done, self.may_begin, self.lock = threading.Event(), threading.Event(), threading.Lock()
+        self.finish(reason)

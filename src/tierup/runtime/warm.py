@@ -1,0 +1,70 @@
+"""The warm start: a model out of the plan cache, without front end, op table or compiler.
+
+In: where the model comes from. Out: a program that is ready to run, or None, and the cold way has to be gone.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from tierup import _native
+from tierup.config import Config
+from tierup.runtime.constants import Constants, bind_constants
+from tierup.runtime.executable import Baseline, restored
+from tierup.runtime.origin import Origin
+from tierup.runtime.progress import Progress, Serving
+from tierup.runtime.setup import configure
+from tierup.store.plans import Entry, Plans, cache_parts, log_ignored
+from tierup.store.records import AboutRecord, type_of
+
+
+class Warm(msgspec.Struct, frozen=True):
+    """A model that can answer."""
+
+    about: AboutRecord
+    program: _native.Program
+    serving: Serving
+
+
+def warm_start(origin: Origin, config: Config, progress: Progress) -> Warm | None:
+    """The model's program from the cache; None if there is none that fits. Counts hit or miss."""
+    if origin.source is None:
+        return None
+    plans = Plans(config.cache_path, config.threads)
+    entry = plans.find(origin.source, cache_parts(config.precision))
+    warm = None
+    if entry is not None:
+        try:
+            warm = restore(entry, origin, config)
+        except (ValueError, OSError, MemoryError, RecursionError) as error:  # numbers that no plan of ours has
+            log_ignored(f"of '{entry.record.about.name}'", error)
+    progress.counts.plan_hits += warm is not None
+    progress.counts.plan_misses += warm is None
+    return warm
+
+
+def restore(entry: Entry, origin: Origin, config: Config, known: Constants | None = None) -> Warm:
+    """The program of an entry; constants that are known are shared. ValueError if it cannot be one."""
+    record = entry.record
+    _check(record.about, len(record.plan.functions[0].inputs), len(record.plan.functions[0].outputs))
+    configure(config, record.plan.all_dtypes)
+    baseline = Baseline(origin.imported)
+    constants = bind_constants(record.plan.constants, entry.weights, config.threads, entry.weights.release, known)
+    program = restored(record.plan, entry.weights, baseline, constants)
+    if record.plan.kernels:
+        code = _native.Code([kernel.image for kernel in record.plan.kernels])
+        program.publish({slot: (address, code) for slot, address in enumerate(code.addresses)})
+    plan = record.plan
+    serving = Serving(len(plan.kernels), plan.kernel_steps, plan.fallback_nodes, plan.signatures, baseline, constants)
+    return Warm(record.about, program, serving)
+
+
+def _check(about: AboutRecord, inputs: int, outputs: int) -> None:
+    """ValueError unless the native runner can take calls as the record describes them."""
+    for values, count in ((about.inputs, inputs), (about.outputs, outputs)):
+        if len(values) != count or len({value.name for value in values}) != count:
+            raise ValueError("the plan's inputs or outputs are not the model's")
+        for value in values:
+            type_of(value.type)
+            if any(isinstance(dim, int) and dim < 0 for dim in value.shape or ()):
+                raise ValueError(f"'{value.name[:40]}' has a negative size")

@@ -1,0 +1,99 @@
+"""Weights as programs get them: packed, aligned, and told of as they are copied."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tierup.runtime import constants
+from tierup.runtime.constants import bind_constants, pack_panels
+
+
+def packed_slowly(matrix: Any, width: int) -> Any:
+    rows, columns = matrix.shape
+    expected = np.zeros((-(-columns // width), rows, width), matrix.dtype)
+    for column in range(columns):
+        expected[column // width, :, column % width] = matrix[:, column]
+    return expected
+
+
+@pytest.mark.parametrize("part_bytes", [64, 4 << 20], ids=["in parts", "at once"])
+@pytest.mark.parametrize("layout", ["rows", "columns", "strided"])
+def test_panels(layout: str, part_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(constants, "_PART_BYTES", part_bytes)
+    for rows in (0, 1, 3, 64):
+        for columns in (0, 1, 5, 16, 33, 64):
+            stored = np.random.default_rng(rows).standard_normal((2 * rows, 3 * columns)).astype(np.float32)
+            matrix = {
+                "rows": stored[:rows, :columns].copy(),
+                "columns": np.asfortranarray(stored[:rows, :columns]),
+                "strided": stored[::2, ::3],
+            }[layout]
+            for width in (1, 4, 16, 48):
+                packed = pack_panels(matrix, width)
+                np.testing.assert_array_equal(packed, packed_slowly(matrix, width))
+                assert packed.size == 0 or packed.ctypes.data % 64 == 0
+
+
+@pytest.mark.parametrize("layout", ["C", "F"])
+def test_every_part_is_told_of_once_it_is_copied(layout: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(constants, "_PART_BYTES", 1000)
+    matrix = np.array(np.random.default_rng(0).standard_normal((37, 50)), np.float32, order=layout)
+    told = np.zeros(matrix.nbytes, int)
+
+    def done(part: Any) -> None:
+        start = part.ctypes.data - matrix.ctypes.data
+        told[start : start + part.nbytes] += 1
+
+    pack_panels(matrix, 16, done)
+    assert (told == 1).all()
+    if layout == "C":
+        told[:] = 0
+        bind_constants([("w",)], {"w": matrix}, done=done)
+        assert (told == 1).all()
+
+
+def test_what_is_copied_and_what_is_not() -> None:
+    large, small = np.zeros(1 << 19, np.float32), np.zeros(10, np.float32)
+    unaligned = np.zeros((1 << 21) + 1, np.uint8)[1:].view(np.float32)
+    text = np.array(["a"], object)
+    table = {"large": large, "small": small, "unaligned": unaligned, "text": text, "turned": np.zeros((600, 600)).T}
+    bound = {name: array for (name,), array in bind_constants([(name,) for name in table], table).items()}
+    assert bound["large"] is large
+    assert bound["text"] is text
+    for name in ("small", "unaligned", "turned"):
+        assert not np.may_share_memory(bound[name], table[name])
+        assert bound[name].ctypes.data % 64 == 0
+        assert bound[name].flags.c_contiguous
+
+
+def test_several_threads_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(constants, "_THREADED_BYTES", 0)
+    random = np.random.default_rng(0)
+    table = {str(n): random.standard_normal((20 + n, 30)).astype(np.float32) for n in range(20)}
+    wanted: list[tuple[str | int, ...]] = [(name, 16) if int(name) % 2 else (name,) for name in table]
+    once, threaded = (bind_constants(wanted, table, threads) for threads in (1, 3))
+    for one, several in zip(once.values(), threaded.values(), strict=True):
+        np.testing.assert_array_equal(one, several)
+
+
+def test_an_error_in_a_thread_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(constants, "_THREADED_BYTES", 0)
+    with pytest.raises(ValueError, match="1 axes cannot be packed"):
+        bind_constants([("w", width) for width in range(4, 9)], {"w": np.zeros(3, np.float32)}, 3)
+
+
+def test_what_is_known_is_shared() -> None:
+    table = {"w": np.ones((3, 4), np.float32), "v": np.zeros(2, np.float32)}
+    first = bind_constants([("w", 2), ("v",)], table)
+    second = bind_constants([("v",), ("w", 4), ("w", 2)], table, known=first)
+    assert list(second) == [("v",), ("w", 4), ("w", 2)]
+    assert second["v",] is first["v",]
+    assert second["w", 2] is first["w", 2]
+
+
+def test_a_constant_that_is_listed_twice_is_refused() -> None:
+    with pytest.raises(ValueError, match="listed twice"):
+        bind_constants([("v",), ("v",)], {"v": np.zeros(2, np.float32)})

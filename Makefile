@@ -43,9 +43,10 @@ models: setup
 conformance: setup
 	$(BIN)/python -m tests.conformance
 
+# All benchmarks; a quick look at one: make bench BENCH="models --cases mlp --rounds 3 --contenders onnxruntime".
 bench: setup models
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]'
-	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks $(BENCH)
 
 format: setup
 	$(BIN)/ruff format .

@@ -1,28 +1,107 @@
-"""Import, load and first answer of every real model, beside ONNX Runtime."""
+"""From the start of a process to its first answer, and the memory that takes, for every real model.
+
+Each contender runs in processes of its own, in turn. Tierup runs twice: with an empty cache, where the baseline answers
+first, and with the plan of the model in it.
+
+python -m benchmarks.load CONTENDER CACHE MODEL INPUTS STARTED_S     one such process; prints one line of JSON
+"""
 
 from __future__ import annotations
 
-from tests.models.catalog import HERE, NAMES, model_path
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
 
-from benchmarks.rounds import interleaved, middle, spread
+from benchmarks.rounds import Figures, middle, spread
 
-CONTENDERS = ("tierup", "onnxruntime")
+CONTENDERS = ("tierup cold", "tierup warm", "onnxruntime")
 
 
 def load_benchmark(rounds: int = 5) -> dict[str, object]:
-    """Prints one row a model: median milliseconds with quartiles."""
-    print("\nimport, load and first answer, ms: median (quartiles)")
-    print(f"{'model':20} {'contender':12} {'import':>8} {'load':>22} {'first answer':>22}")
+    """Prints one row a model and contender: median milliseconds with quartiles, and MiB."""
+    from tests.models.catalog import HERE, NAMES, model_path
+
+    print("\nfrom the start of the process, ms: median (quartiles); memory above what importing NumPy takes, MiB")
+    print(f"{'model':20} {'contender':12} {'import':>7} {'load':>7} {'first answer':>22} {'peak':>7}")
     record: dict[str, object] = {}
     for name in NAMES:
-        results = interleaved(CONTENDERS, "load", model_path(name), HERE / "inputs" / f"{name}.npz", rounds)
+        results = _rounds(model_path(name), HERE / "inputs" / f"{name}.npz", rounds)
         record[name] = results
         for contender, figures in results.items():
-            load, answer = (_cell(figures[key]) for key in ("load_s", "answer_s"))
-            print(f"{name:20} {contender:12} {middle(figures['import_s']) * 1e3:8.0f} {load:>22} {answer:>22}")
+            low, high = spread(figures["total_ms"])
+            total = f"{middle(figures['total_ms']):.0f} ({low:.0f}-{high:.0f})"
+            parts = " ".join(f"{middle(figures[key]):7.0f}" for key in ("import_ms", "load_ms"))
+            print(f"{name:20} {contender:12} {parts} {total:>22} {middle(figures['peak_mib']):7.0f}")
     return record
 
 
-def _cell(seconds: list[float]) -> str:
-    low, high = spread(seconds)
-    return f"{middle(seconds) * 1e3:.1f} ({low * 1e3:.1f}-{high * 1e3:.1f})"
+def _rounds(model: Path, inputs: Path, rounds: int) -> dict[str, Figures]:
+    results: dict[str, Figures] = {name: {} for name in CONTENDERS}
+    with tempfile.TemporaryDirectory(prefix="tierup-load-") as folder:
+        _run("tierup fill", f"{folder}/warm", model, inputs)
+        for turn in range(rounds):
+            for name in [*CONTENDERS[turn % 3 :], *CONTENDERS[: turn % 3]]:
+                cache = f"{folder}/warm" if name == "tierup warm" else f"{folder}/cold{turn}"
+                for figure, number in _run(name, cache, model, inputs).items():
+                    results[name].setdefault(figure, []).append(number)
+    return results
+
+
+def _run(contender: str, cache: str, model: Path, inputs: Path) -> dict[str, float]:
+    # Installed packages have their modules compiled; an editable checkout gets the same, as for any user.
+    environment = {key: text for key, text in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
+    command = [sys.executable, "-m", "benchmarks.load", contender, cache, str(model), str(inputs)]
+    done = subprocess.run(
+        [*command, repr(time.monotonic())], capture_output=True, text=True, check=True, env=environment
+    )
+    figures: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return figures
+
+
+def main() -> None:
+    """One process: load, answer, and say how long it took."""
+    import numpy as np
+
+    contender, cache, model, inputs, started = sys.argv[1:]
+    with np.load(inputs, allow_pickle=False) as file:
+        feeds = dict(file)
+    before_mib, began_s = _peak_mib(), time.monotonic()
+    if contender == "onnxruntime":
+        import onnxruntime
+
+        imported_s = time.monotonic()
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 4
+        session: Any = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    else:
+        import tierup.session
+
+        imported_s = time.monotonic()
+        tier = 1 if contender == "tierup fill" else None
+        config = tierup.Config(cache_dir=Path(cache), adapt=False, force_tier=tier)
+        session = tierup.InferenceSession(model, config=config)
+    loaded_s = time.monotonic()
+    session.run(None, feeds)
+    answered_s = time.monotonic()
+    figures = {
+        "import_ms": (imported_s - began_s) * 1e3,
+        "load_ms": (loaded_s - imported_s) * 1e3,
+        "total_ms": (answered_s - float(started)) * 1e3,
+        "peak_mib": _peak_mib() - before_mib,
+    }
+    print(json.dumps(figures))
+
+
+def _peak_mib() -> float:
+    """The most memory this process has had at once."""
+    with open("/proc/self/status", encoding="ascii") as status:
+        return next(int(line.split()[1]) / 1024 for line in status if line.startswith("VmHWM"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,87 +1,147 @@
-"""Small models for benchmarks, written with onnx alone: a perceptron, an element-wise chain, a feed-forward stack."""
+"""The shown models beside all peers, settled and under a traffic of changing lengths: `tierup bench`, case by case."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from pathlib import Path
 
-import numpy as np
-import onnx
-from onnx import TensorProto, helper, numpy_helper
+from benchmarks.cases import choose, model_path, source
+from tierup.bench.bench import Options
+from tierup.bench.contenders import choose as choose_contenders
+from tierup.bench.plot import plot
+from tierup.bench.record import Entry, Figures, Record, Spread, geometric_mean
+from tierup.bench.replay import measure_traffic
+from tierup.bench.rounds import measure_rounds
+from tierup.bench.text import digits
+from tierup.bench.traffic import parse_traffic
+from tierup.cli.bench import TRAFFIC_CALLS, Inputs
 
-_RANDOM_SEED = 0
-
-
-class _Sketch:
-    """Collects nodes and weights."""
-
-    def __init__(self) -> None:
-        self.nodes: list[onnx.NodeProto] = []
-        self.weights: list[onnx.TensorProto] = []
-        self._random = np.random.default_rng(_RANDOM_SEED)
-
-    def op(self, kind: str, inputs: Sequence[str], **attributes: Any) -> str:
-        name = f"v{len(self.nodes)}"
-        self.nodes.append(helper.make_node(kind, list(inputs), [name], **attributes))
-        return name
-
-    def weight(self, *shape: int) -> str:
-        values = self._random.standard_normal(shape) / np.sqrt(shape[0])
-        return self._constant(values.astype(np.float32))
-
-    def number(self, value: float) -> str:
-        return self._constant(np.array(value, np.float32))
-
-    def _constant(self, array: np.ndarray[Any, Any]) -> str:
-        name = f"w{len(self.weights)}"
-        self.weights.append(numpy_helper.from_array(array, name))
-        return name
-
-    def model(self, inputs: dict[str, Sequence[Any]], output: str, shape: Sequence[Any]) -> onnx.ModelProto:
-        values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, list(dims)) for name, dims in inputs.items()]
-        result = helper.make_tensor_value_info(output, TensorProto.FLOAT, list(shape))
-        graph = helper.make_graph(self.nodes, "benchmark", values, [result], self.weights)
-        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+CONTENDERS = "onnxruntime,onnxruntime-bound,openvino,openvino-bf16,torch"
+TRAFFIC_MODEL, TRAFFIC = "bert_mini", "ids=1,8..128"
+SETS, SEED = 8, 0
 
 
-def mlp() -> onnx.ModelProto:
-    """64 -> 128 -> 128 -> 10, ReLU between, softmax behind; batch open."""
-    s, h = _Sketch(), "x"
-    for layer, (width, following) in enumerate([(64, 128), (128, 128), (128, 10)]):
-        h = s.op("Gemm", [h, s.weight(width, following), s.weight(following)])
-        if layer < 2:
-            h = s.op("Relu", [h])
-    return s.model({"x": ["batch", 64]}, s.op("Softmax", [h], axis=-1), ["batch", 10])
+@dataclass(frozen=True)
+class Effort:
+    """How much to measure, and what."""
+
+    cases: tuple[str, ...] = ()
+    contenders: str = CONTENDERS
+    rounds: int | None = None
+    seconds: float = 0.5
+    starts: int = 3
+    calls: int = TRAFFIC_CALLS
+    plot: Path | None = None
 
 
-def chain() -> onnx.ModelProto:
-    """GELU, sigmoid, tanh, normalise, softmax over three [batch, 1024] inputs."""
-    s = _Sketch()
-    u = s.op("Add", [s.op("Mul", ["x", "b"]), "c"])
-    erf = s.op("Erf", [s.op("Div", [u, s.number(2**0.5)])])
-    gelu = s.op("Mul", [s.op("Mul", [u, s.op("Add", [erf, s.number(1.0)])]), s.number(0.5)])
-    h = s.op("Mul", [s.op("Sigmoid", [gelu]), s.op("Tanh", [s.op("Sub", ["x", "b"])])])
-    centred = s.op("Sub", [h, s.op("ReduceMean", [h], axes=[-1], keepdims=1)])
-    variance = s.op("ReduceMean", [s.op("Mul", [centred, centred])], axes=[-1], keepdims=1)
-    scale = s.op("Reciprocal", [s.op("Sqrt", [s.op("Add", [variance, s.number(1e-5)])])])
-    z = s.op("Add", [s.op("Mul", [s.op("Mul", [centred, scale]), "c"]), "x"])
-    shape = ["batch", 1024]
-    return s.model({"x": shape, "b": shape, "c": shape}, s.op("Softmax", [z], axis=-1), shape)
+def models_benchmark(effort: Effort) -> dict[str, object]:
+    """Prints one row a case, then one row a contender of each case, as Markdown."""
+    records: dict[str, Record] = {}
+    for case in choose(effort.cases):
+        path = model_path(case.model)
+        options = _options(effort, path, case.model, effort.rounds or 9)
+        print(f"measuring {case.name}", flush=True)
+        records[case.name] = measure_rounds(options, Inputs(path, [], case.shapes, SETS, SEED).for_rounds())
+    _print_summary(records, effort.contenders)
+    _print_details(records)
+    mean = geometric_mean(records)
+    print(f"\ngeometric mean of the ratios: {digits(mean) if mean else 'none, since a case has no ratio'}")
+    if effort.plot:
+        machine = next(iter(records.values())).machine
+        effort.plot.write_text(plot(records, f"Settled calls on {machine}"), encoding="utf-8")
+    return {name: record.to_dict() for name, record in records.items()}
 
 
-def feed_forward(width: int = 1024, hidden: int = 4096, layers: int = 4) -> onnx.ModelProto:
-    """`layers` times x + down(relu(up(layer_norm(x)))), batch open."""
-    s, x = _Sketch(), "x"
-    for _ in range(layers):
-        n = s.op("LayerNormalization", [x, s.weight(width), s.weight(width)], axis=-1)
-        up = s.op("Relu", [s.op("Add", [s.op("MatMul", [n, s.weight(width, hidden)]), s.weight(hidden)])])
-        down = s.op("Add", [s.op("MatMul", [up, s.weight(hidden, width)]), s.weight(width)])
-        x = s.op("Add", [x, down])
-    return s.model({"x": ["batch", width]}, x, ["batch", width])
+def traffic_benchmark(effort: Effort) -> dict[str, object]:
+    """Prints one row a contender, as Markdown: many calls of changing lengths in a cold process."""
+    path = model_path(TRAFFIC_MODEL)
+    calls = parse_traffic(TRAFFIC).shapes(effort.calls, SEED, effort.calls)
+    print(f"measuring {effort.calls} calls of {TRAFFIC_MODEL}, {TRAFFIC}", flush=True)
+    options = _options(effort, path, TRAFFIC_MODEL, effort.rounds or 3)
+    record = measure_traffic(options, *Inputs(path, [], [], SETS, SEED).for_traffic(calls))
+    print("\n| contender | all calls, s | p50, ms | p99, ms | p99.9, ms | first answer, ms | peak, MiB | answers |")
+    print("| --- | --- | --- | --- | --- | --- | --- | --- |")
+    for entry in record.entries:
+        found = entry.figures
+        if found is None:
+            print(f"| {entry.contender} | {entry.status}: {entry.why} | | | | | | |")
+            continue
+        times = [digits(us / 1e3) for us in (found.call_us.median, found.p99_us, found.p999_us)]
+        cells = [_spread(found.total_s), *times, _first(found), _peak(found), _answers(entry)]
+        print(f"| {entry.contender} | {' | '.join(cells)} |")
+    print(f"\nbest peer ÷ Tierup: {_ratio(record)}{_disturbed(record)}")
+    return {TRAFFIC_MODEL: record.to_dict()}
 
 
-def product(depth: int, columns: int) -> onnx.ModelProto:
-    """relu(x w + b), rows open."""
-    s = _Sketch()
-    y = s.op("Relu", [s.op("Add", [s.op("MatMul", ["x", s.weight(depth, columns)]), s.weight(columns)])])
-    return s.model({"x": ["rows", depth]}, y, ["rows", columns])
+def _options(effort: Effort, path: Path, model: str, rounds: int) -> Options:
+    return Options(
+        model=path,
+        contenders=choose_contenders(effort.contenders),
+        source=source(model),
+        rounds=rounds,
+        seconds=effort.seconds,
+        starts=effort.starts,
+        say=lambda text: print(f"  {text}", flush=True),
+    )
+
+
+def _print_summary(records: dict[str, Record], contenders: str) -> None:
+    names = [row.name for row in choose_contenders(contenders)]
+    print(f"\n| case, µs | {' | '.join(names)} | best peer ÷ Tierup |")
+    print(f"| --- |{' --- |' * (len(names) + 1)}")
+    for case, record in records.items():
+        measured = record.measured
+        cells = [_spread(measured[name].call_us) if name in measured else "-" for name in names]
+        print(f"| {case} | {' | '.join(cells)} | {_ratio(record)}{_disturbed(record)} |")
+
+
+def _print_details(records: dict[str, Record]) -> None:
+    print(
+        "\n| case | contender | settings | p99, µs | first answer, ms | cold, ms | peak, MiB | workers, MiB | answers |"
+    )
+    print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
+    for case, record in records.items():
+        for entry in record.entries:
+            found = entry.figures
+            if found is None:
+                print(f"| {case} | {entry.contender} | {entry.status}: {entry.why} | | | | | | |")
+                continue
+            settings = ", ".join(f"{name} {value}" for name, value in found.settings.items())
+            cold = found.first_answer.cold_ms if found.first_answer else None
+            workers = found.memory.workers_peak_bytes / 2**20 if found.memory else 0
+            cells = [settings, digits(found.p99_us), _first(found), f"{cold:.0f}" if cold is not None else "-"]
+            cells += [_peak(found), f"{workers:.0f}" if workers else "-", _answers(entry)]
+            print(f"| {case} | {entry.contender} | {' | '.join(cells)} |")
+
+
+def _spread(spread: Spread) -> str:
+    return f"{digits(spread.median)} ({digits(spread.low)}–{digits(spread.high)})"
+
+
+def _first(found: Figures) -> str:
+    return f"{found.first_answer.total_ms.median:.0f}" if found.first_answer else "-"
+
+
+def _peak(found: Figures) -> str:
+    return f"{found.memory.peak_bytes / 2**20:.0f}" if found.memory else "-"
+
+
+def _answers(entry: Entry) -> str:
+    found = entry.figures
+    if found is None or found.answers is None:
+        return "not compared"
+    if found.answers.reference == entry.contender:
+        return "reference"
+    if not found.answers.agrees:
+        return f"**differ**: {found.answers.why or found.answers.relative_rms}"
+    return f"{found.answers.relative_rms:.0e}"
+
+
+def _ratio(record: Record) -> str:
+    if record.ratio is None:
+        return f"none: {record.why_no_ratio}"
+    return f"{_spread(record.ratio.ratio)} {record.ratio.peer}"
+
+
+def _disturbed(record: Record) -> str:
+    return f", disturbed {record.others_share:.0%}" if record.others_share > 0.05 else ""

@@ -22,7 +22,7 @@ def overhead_benchmark(rounds: int = 5) -> dict[str, object]:
         graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "identity", value[:1], value[1:])
         onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), model)
         np.savez(inputs, x=np.ones(1, np.float32))
-        results = interleaved(CONTENDERS, "calls", model, inputs, rounds)
+        results = interleaved(CONTENDERS, model, inputs, rounds)
     print("\none call of an Identity model, µs: median (quartiles)")
     for contender, figures in results.items():
         low, high = spread(figures["call_s"])

@@ -6,9 +6,9 @@ from time import perf_counter
 
 import numpy as np
 import onnx
+from onnx import TensorProto, helper, numpy_helper
 
 import tierup
-from benchmarks.models import product
 from benchmarks.rounds import middle, spread
 from tierup.profile.machine import measure
 
@@ -47,3 +47,21 @@ def _rates(proto: onnx.ModelProto, x: np.ndarray, flops: int, threads: int, roun
             model.run(feeds)
         rates.append(flops * 20 / (perf_counter() - started) / 1e9)
     return rates
+
+
+def product(depth: int, columns: int) -> onnx.ModelProto:
+    """relu(x w + b), rows open."""
+    random = np.random.default_rng(0)
+    weights = [random.standard_normal(shape) / np.sqrt(depth) for shape in ((depth, columns), (columns,))]
+    tensors = [numpy_helper.from_array(w.astype(np.float32), n) for n, w in zip("wb", weights, strict=True)]
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["xw"]),
+        helper.make_node("Add", ["xw", "b"], ["sum"]),
+        helper.make_node("Relu", ["sum"], ["y"]),
+    ]
+    x, y = (
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, ["rows", size])
+        for name, size in (("x", depth), ("y", columns))
+    )
+    graph = helper.make_graph(nodes, "product", [x], [y], tensors)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)

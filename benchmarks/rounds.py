@@ -13,7 +13,7 @@ from statistics import median, quantiles
 Figures = dict[str, list[float]]
 
 
-def interleaved(contenders: Sequence[str], task: str, model: Path, inputs: Path, rounds: int) -> dict[str, Figures]:
+def interleaved(contenders: Sequence[str], model: Path, inputs: Path, rounds: int) -> dict[str, Figures]:
     """Contender -> figure -> one number a round. The order turns with each round, so that nobody is always first."""
     results: dict[str, Figures] = {name: {} for name in contenders}
     # Installed packages have their modules compiled; an editable checkout gets the same, as for any user.
@@ -21,7 +21,7 @@ def interleaved(contenders: Sequence[str], task: str, model: Path, inputs: Path,
     environment["TIERUP_ADAPT"] = "0"  # nothing is measured in the background while something is timed
     for turn in range(rounds):
         for name in [*contenders[turn % len(contenders) :], *contenders[: turn % len(contenders)]]:
-            command = [sys.executable, "-m", "benchmarks.worker", name, task, str(model), str(inputs)]
+            command = [sys.executable, "-m", "benchmarks.worker", name, str(model), str(inputs)]
             done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
             for figure, seconds in json.loads(done.stdout.splitlines()[-1]).items():
                 results[name].setdefault(figure, []).append(seconds)

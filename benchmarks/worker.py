@@ -1,7 +1,6 @@
-"""One contender, one task, in a process of its own; prints one line of JSON.
+"""One contender in a process of its own; prints one line of JSON.
 
-python -m benchmarks.worker CONTENDER load MODEL INPUTS
-python -m benchmarks.worker CONTENDER calls MODEL INPUTS
+python -m benchmarks.worker CONTENDER MODEL INPUTS
 """
 
 from __future__ import annotations
@@ -20,13 +19,6 @@ def open_tierup(path: str, feeds: dict[str, Any]) -> Call:
     import tierup
 
     model = tierup.load(path)
-    return lambda: model.run(feeds)
-
-
-def open_tierup_compiled(path: str, feeds: dict[str, Any]) -> Call:
-    import tierup
-
-    model = tierup.load(path, config=tierup.Config(force_tier=1))
     return lambda: model.run(feeds)
 
 
@@ -53,29 +45,16 @@ def open_onnxruntime(path: str, feeds: dict[str, Any]) -> Call:
     return lambda: session.run(None, feeds)
 
 
-CONTENDERS: dict[str, tuple[str, Callable[[str, dict[str, Any]], Call]]] = {
-    "tierup": ("tierup.session", open_tierup),
-    "tierup compiled": ("tierup.session", open_tierup_compiled),
-    "tierup keywords": ("tierup.session", open_tierup_keywords),
-    "tierup session": ("tierup.session", open_tierup_session),
-    "onnxruntime": ("onnxruntime", open_onnxruntime),
+CONTENDERS: dict[str, Callable[[str, dict[str, Any]], Call]] = {
+    "tierup": open_tierup,
+    "tierup keywords": open_tierup_keywords,
+    "tierup session": open_tierup_session,
+    "onnxruntime": open_onnxruntime,
 }
 
 
-def load_task(module: str, opener: Callable[[str, dict[str, Any]], Call], path: str, feeds: dict[str, Any]) -> Any:
-    """Seconds to import the library, to load the model, and to the first answer after that."""
-    started = time.perf_counter()
-    __import__(module)
-    imported = time.perf_counter()
-    call = opener(path, feeds)
-    loaded = time.perf_counter()
-    call()
-    return {"import_s": imported - started, "load_s": loaded - imported, "answer_s": time.perf_counter() - loaded}
-
-
-def calls_task(module: str, opener: Callable[[str, dict[str, Any]], Call], path: str, feeds: dict[str, Any]) -> Any:
+def median_call_s(call: Call) -> float:
     """Seconds of one call: the median over 30 batches of some 20 ms, after half a second of warming up."""
-    call = opener(path, feeds)
     started, calls = time.perf_counter(), 0
     while time.perf_counter() - started < 0.5:
         call()
@@ -87,17 +66,15 @@ def calls_task(module: str, opener: Callable[[str, dict[str, Any]], Call], path:
         for _ in range(size):
             call()
         batches.append((time.perf_counter() - started) / size)
-    return {"call_s": median(batches)}
+    return median(batches)
 
 
 def main() -> None:
-    contender, task, path, inputs = sys.argv[1:]
+    contender, path, inputs = sys.argv[1:]
     import numpy as np
 
     feeds = dict(np.load(inputs, allow_pickle=False))
-    module, opener = CONTENDERS[contender]
-    result = {"load": load_task, "calls": calls_task}[task](module, opener, path, feeds)
-    print(json.dumps(result))
+    print(json.dumps({"call_s": median_call_s(CONTENDERS[contender](path, feeds))}))
 
 
 if __name__ == "__main__":

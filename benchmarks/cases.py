@@ -1,0 +1,74 @@
+"""The models that figures are shown for, and the shapes that they are called with.
+
+Models are exported by `make_models.py` into .models/made, once.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+MADE = ROOT / ".models" / "made"
+MAKER = Path(__file__).with_name("make_models.py")
+NEEDED = ("torch", "transformers", "onnxscript")
+EXPORT_TIMEOUT_S = 1800
+
+
+@dataclass(frozen=True)
+class Case:
+    """One model in one shape."""
+
+    name: str
+    model: str
+    shapes: tuple[str, ...] = ()
+
+
+CASES = (
+    Case("mlp-1", "mlp", ("x=1,64",)),
+    Case("mlp-64", "mlp", ("x=64,64",)),
+    Case("bert_mini-16", "bert_mini", ("ids=1,16",)),
+    Case("bert_mini-128", "bert_mini", ("ids=1,128",)),
+    Case("bert_base-32", "bert_base", ("ids=1,32",)),
+    Case("bert_base-128", "bert_base", ("ids=1,128",)),
+    Case("vit_small", "vit_small"),
+    Case("elementwise-256", "elementwise", ("x=256,1024",)),
+    Case("elementwise-4096", "elementwise", ("x=4096,1024",)),
+    Case("relu_ffn-1", "relu_ffn", ("x=1,1024",)),
+    Case("relu_ffn-32", "relu_ffn", ("x=32,1024",)),
+)
+
+
+def choose(names: Iterable[str]) -> list[Case]:
+    """The cases with these names, or of these models; all of them where none is named."""
+    wanted = list(names)
+    for name in wanted:
+        if not any(name in (case.name, case.model) for case in CASES):
+            sys.exit(f"there is no case '{name}'; there are {', '.join(case.name for case in CASES)}")
+    return [case for case in CASES if not wanted or {case.name, case.model} & set(wanted)]
+
+
+def model_path(model: str) -> Path:
+    """The exported model; it is made if it is not there."""
+    path = MADE / f"{model}.onnx"
+    if path.exists():
+        return path
+    absent = [package for package in NEEDED if importlib.util.find_spec(package) is None]
+    if absent:
+        sys.exit(f"{path} is not there, and making it needs {', '.join(absent)}: pip install 'tierup[bench]'")
+    print(f"making {path.relative_to(ROOT)}", flush=True)
+    # Beside its place first: an export that is cut off must not be taken for a model.
+    beside = MADE / "unfinished"
+    subprocess.run([sys.executable, str(MAKER), str(beside), model], check=True, timeout=EXPORT_TIMEOUT_S)
+    (beside / path.name).rename(path)
+    beside.rmdir()
+    return path
+
+
+def source(model: str) -> str:
+    """Where the module that a model was exported from can be built again."""
+    return f"{MAKER}:{model}"

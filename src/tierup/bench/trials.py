@@ -1,0 +1,40 @@
+"""Peers at their best settings: what can be set is tried before anything is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from tierup.bench.bench import Bench
+from tierup.bench.contenders import Contender, Settings
+from tierup.bench.process import Lost
+from tierup.bench.record import Trial
+
+
+def try_settings(
+    bench: Bench, contender: Contender, attempt: Callable[[Bench, Contender, Settings], float]
+) -> list[Trial]:
+    """What `attempt` (microseconds, or Lost) makes of each setting. Raises Lost where none of them can be run.
+
+    Attempts run in processes of their own, so that they add nothing to the memory of the one that is measured.
+    """
+    trials = []
+    for settings in contender.settings(bench.threads):
+        bench.options.say(f"trying {contender.name} with {settings_text(settings)}")
+        try:
+            trials.append(Trial(settings, attempt(bench, contender, settings)))
+        except Lost as lost:
+            trials.append(Trial(settings, why_not=str(lost)))
+    if all(trial.call_us is None for trial in trials):
+        raise Lost(trials[0].why_not or "it cannot be run")
+    return trials
+
+
+def best(trials: Sequence[Trial]) -> Settings:
+    """The settings that took the least time."""
+    return min(trials, key=lambda trial: np.inf if trial.call_us is None else trial.call_us).settings
+
+
+def settings_text(settings: Settings) -> str:
+    return ", ".join(name if value is True else f"{name} {value}" for name, value in settings.items())

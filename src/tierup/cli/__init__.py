@@ -61,6 +61,89 @@ def inspect(
     inspect_model(model, ops, graph, json)
 
 
+@app.command(epilog="Example: tierup bench encoder.onnx --against onnxruntime,openvino --traffic ids=1,8..128")
+def bench(
+    model: ModelPath,
+    against: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAMES",
+            help="Contenders, separated by commas: onnxruntime, onnxruntime-bound, openvino, openvino-bf16, "
+            "torch-eager, torch-compile, torch (both).",
+            show_default="onnxruntime,openvino; torch where there is a source",
+        ),
+    ] = None,
+    traffic: Annotated[
+        str | None,
+        typer.Option(metavar="T", help="Calls of changing shapes: NAME=1,8..128 draws sizes; a .jsonl lists shapes."),
+    ] = None,
+    calls: Annotated[
+        int | None, typer.Option(min=1, max=1_000_000, help="Calls of the traffic.", show_default="2000, or the file's")
+    ] = None,
+    input: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=FILE.npy", help="An input from a file; FILE.npz gives all that it names."),
+    ] = None,
+    shape: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=1,3,224,224", help="Draw this input in this shape.")
+    ] = None,
+    source: Annotated[
+        str, typer.Option(metavar="FILE.py:NAME", help="A function that builds the exported torch module. It is run.")
+    ] = "",
+    rounds: Annotated[
+        int | None, typer.Option(min=1, max=10_000, help="Rounds of each contender.", show_default="9, or 3 of traffic")
+    ] = None,
+    seconds: Annotated[float, typer.Option(min=0.001, max=3600, help="How long a round takes.")] = 0.5,
+    starts: Annotated[int, typer.Option(min=0, max=1000, help="Fresh processes for the first answer.")] = 3,
+    sets: Annotated[int, typer.Option(min=1, max=1000, help="Sets of drawn inputs that calls rotate over.")] = 8,
+    settle: Annotated[float, typer.Option(min=0, max=86_400, help="Seconds that Tierup may take to settle.")] = 60,
+    seed: Annotated[int, typer.Option(min=0, help="For inputs and sizes that are drawn.")] = 0,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Also draw the figures, as SVG.")] = None,
+    json: JsonFile = None,
+) -> None:
+    """Measure Tierup beside other libraries: own processes, one awake at a time, rounds in turn, answers compared."""
+    from tierup.cli.bench import Request, bench_model
+
+    request = Request(
+        files=input or [],
+        shapes=shape or [],
+        traffic=traffic,
+        calls=calls,
+        sets=sets,
+        seed=seed,
+        against=against,
+        source=source,
+        rounds=rounds,
+        seconds=seconds,
+        starts=starts,
+        settle_s=settle,
+    )
+    bench_model(model, request, json, plot)
+
+
+@app.command(epilog="Example: tierup explain encoder.onnx --shape ids=1,128 --region 3 --llvm")
+def explain(
+    model: ModelPath,
+    region: Annotated[
+        int | None, typer.Option(metavar="R", help="Show everything about one region, by its number in the table.")
+    ] = None,
+    llvm: Annotated[bool, typer.Option("--llvm", help="With --region: also print its LLVM IR.")] = False,
+    asm: Annotated[bool, typer.Option("--asm", help="With --region: also print its assembly.")] = False,
+    input: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=FILE.npy", help="An input from a file; FILE.npz gives all that it names."),
+    ] = None,
+    shape: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=1,3,224,224", help="Make up this input in this shape.")
+    ] = None,
+    json: JsonFile = None,
+) -> None:
+    """Show what was fused and what was not, and why; what each region costs, and how near it is to the roofline."""
+    from tierup.cli.explain import Request, explain_model
+
+    explain_model(model, Request(input or [], shape or [], region, llvm, asm), json)
+
+
 @app.command(epilog="Example: tierup doctor --json machine.json")
 def doctor(
     remeasure: Annotated[bool, typer.Option("--remeasure", help="Measure again, though it was done before.")] = False,

@@ -59,7 +59,7 @@ def _lowering(model: Model) -> Lowering:
     simplified = simplify(imported.graph, weights)
     lowered = lower_to_core(imported.graph, weights)
     whole = Counter((node.op, reason) for node, reason in reasons(simplified, weights))
-    division = cut(lowered)
+    division = cut(lowered, weights)
     regions = [unit for unit in division.order if isinstance(unit, Region)]
     refused = Counter((lowered.nodes[index].op, reason) for index, reason in division.refusals.items())
     return Lowering(

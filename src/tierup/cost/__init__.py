@@ -1,0 +1,1 @@
+"""What work costs on this machine: counted, measured, and later predicted."""

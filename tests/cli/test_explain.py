@@ -1,0 +1,266 @@
+"""`tierup explain` on small models: every region, its figures, its code, and the reasons."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import onnx
+import pytest
+from click.testing import Result
+from onnx import TensorProto, numpy_helper
+from tests.profile.fakes import fake_machine
+from tests.security.models import model, node, value
+from typer.testing import CliRunner
+
+from tierup import _native
+from tierup.cli import app
+from tierup.errors import InputError
+from tierup.profile.machine import Machines, identify
+
+
+@pytest.fixture(autouse=True)
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine of 200 GFLOP/s and 20 GB/s on two cores, whatever this one is; wide lines; two threads."""
+    folder = tmp_path / "data"
+    Machines(folder).save(msgspec.structs.replace(fake_machine(), identity=identify()))
+    monkeypatch.setenv("TIERUP_DATA_DIR", str(folder))
+    monkeypatch.setenv("TIERUP_THREADS", "2")
+    monkeypatch.setenv("COLUMNS", "250")
+
+
+def explain(path: Path, *arguments: str) -> Result:
+    return CliRunner().invoke(app, ["explain", str(path), *arguments])
+
+
+def shown(path: Path, *arguments: str) -> str:
+    result = explain(path, *arguments)
+    assert result.exit_code == 0, result.output or result.exception
+    return result.output
+
+
+def refusal(path: Path, *arguments: str) -> str:
+    result = explain(path, *arguments)
+    assert isinstance(result.exception, InputError)
+    return str(result.exception)
+
+
+def record(path: Path, tmp_path: Path, *arguments: str) -> dict[str, Any]:
+    shown(path, *arguments, "--json", str(tmp_path / "out.json"))
+    found: dict[str, Any] = json.loads((tmp_path / "out.json").read_text())
+    return found
+
+
+def weight(name: str, *shape: int) -> onnx.TensorProto:
+    return numpy_helper.from_array(np.random.default_rng(1).standard_normal(shape).astype(np.float32), name)
+
+
+def saved(proto: onnx.ModelProto, tmp_path: Path) -> Path:
+    path = tmp_path / "m.onnx"
+    path.write_bytes(proto.SerializeToString())
+    return path
+
+
+@pytest.fixture
+def perceptron(tmp_path: Path) -> Path:
+    """softmax(relu(x w0 + b) w1), batch open, and where that is not zero."""
+    nodes = [
+        node("MatMul", ["x", "w0"], ["h"]),
+        node("Add", ["h", "b"], ["a"]),
+        node("Relu", ["a"], ["r"]),
+        node("MatMul", ["r", "w1"], ["m"]),
+        node("Softmax", ["m"], ["y"]),
+        node("NonZero", ["y"], ["z"]),
+    ]
+    weights = [
+        weight("w0", 20, 64),
+        weight("b", 64),
+        weight("w1", 64, 10),
+        numpy_helper.from_array(np.array(1), "axis"),
+    ]
+    outputs = [value("y", ["batch", 10]), value("z", [2, None], TensorProto.INT64)]
+    return saved(model(nodes, [value("x", ["batch", 20])], outputs, weights), tmp_path)
+
+
+def row(text: str, *beginning: str) -> str:
+    """The one line that begins with these words."""
+    pattern = r"\s+".join(map(re.escape, beginning)) + r"\s"
+    (found,) = (line for line in text.splitlines() if re.match(pattern, line))
+    return found
+
+
+def test_regions_are_listed_in_running_order(perceptron: Path) -> None:
+    text = shown(perceptron, "--shape", "x=7,20")
+    first = row(text, "0", "matmul", "matmul add max", "[7, 64]")
+    assert "18.8 k" in first  # 2 · 7 · 64 · 20 + 2 · 7 · 64
+    assert "7.55 KiB" in first  # 4 · (7 · 20 + 20 · 64 + 64 + 1 + 7 · 64), the 1 for relu's zero
+    assert row(text, "1", "matmul", "matmul", "[7, 10]")
+    assert row(text, "2", "rows", "reduce_max sub exp reduce_sum div", "[7, 10]")
+    assert "called with x float32[7, 20]" in text
+    assert "200 GFLOP/s" in text
+
+
+def test_what_runs_alone_and_what_was_not_fused_have_reasons(perceptron: Path) -> None:
+    text = shown(perceptron)
+    assert "core.nonzero has no lowering yet" in row(text, "core.nonzero", "1")
+    assert "two products are one region only in attention" in row(text, "1", "0→1")
+    assert "a reduction follows the product" in row(text, "1", "1→2")
+    assert "alive together at the busiest step" in text
+
+
+def test_the_figures_as_json(perceptron: Path, tmp_path: Path) -> None:
+    found = record(perceptron, tmp_path, "--shape", "x=7,20")
+    assert set(found) == {
+        "model", "machine", "inputs", "target", "threads", "calls", "call_us", "parts_us", "rest_us", "holds",
+        "broken", "kernels", "regions", "alone", "views", "not_needed", "refused", "memory",
+    }  # fmt: skip
+    first, _, last = found["regions"]
+    assert set(first) == {
+        "number", "kind", "ops", "domain", "open", "kernel", "shared_by", "work", "measured_us", "roofline_us", "bound",
+        "share_of_roofline", "share_of_call", "operations", "reads", "writes", "recipe",
+    }  # fmt: skip
+    assert (first["domain"], first["open"]) == ([7, 64], ["batch", None])
+    assert first["work"] == {
+        "flops": 18816,
+        "read_bytes": 560,
+        "constant_bytes": 4 * (20 * 64 + 64 + 1),
+        "written_bytes": 1792,
+        "functions": {},
+    }
+    assert last["work"]["functions"] == {"exp": 70}
+    assert first["operations"][0] == {
+        "op": "core.matmul",
+        "inputs": ["x: f32[7, 20]", "w0: f32[20, 64]"],
+        "outputs": ["h: f32[7, 64]"],
+        "node": "node_h",
+    }
+    assert first["recipe"]["panels"] == [{"value": "w0", "width": first["recipe"]["grid"][0]["step"]}]
+    assert [(pair["producer"], pair["consumer"], pair["values"]) for pair in found["refused"]] == [
+        (0, 1, ["r"]),
+        (1, 2, ["m"]),
+    ]
+    (alone,) = found["alone"]
+    assert (alone["op"], alone["node"]) == ("core.nonzero", "node_z")
+    assert found["memory"] == {"arena_bytes": 7 * 64 * 4 + 320, "lower_bound_bytes": 7 * 64 * 4 + 320, "values": 2}
+    assert found["threads"] == _native.threads() == 2
+
+
+def test_times_and_shares_fit_together(perceptron: Path, tmp_path: Path) -> None:
+    found = record(perceptron, tmp_path)
+    parts = [*found["regions"], *found["alone"]]
+    assert sum(part["measured_us"] for part in parts) + found["rest_us"] == pytest.approx(found["parts_us"])
+    shares = sum(part["share_of_call"] for part in parts) + found["rest_us"] / found["parts_us"]
+    assert shares == pytest.approx(1)
+    for region in found["regions"]:
+        work = region["work"]
+        amount = work["read_bytes"] + work["constant_bytes"] + work["written_bytes"]
+        # all levels of the fake machine give 20 GB/s
+        assert region["roofline_us"] == pytest.approx(max(work["flops"] / 200e3, amount / 20e3))
+        if region["measured_us"]:
+            assert region["share_of_roofline"] == pytest.approx(region["roofline_us"] / region["measured_us"])
+
+
+def test_open_sizes_are_made_up_as_by_run(perceptron: Path) -> None:
+    assert "called with x float32[1, 20]" in shown(perceptron)
+
+
+def test_one_region_with_its_recipe_and_program(perceptron: Path, tmp_path: Path) -> None:
+    text = shown(perceptron, "--region", "0", "--shape", "x=7,20")
+    assert "Region 0: matmul over [7, 64]; open: 7 is batch" in text
+    assert "node_r" in row(text, "core.max", "a: f32[7, 64]")
+    assert re.search(r"w0 in panels of \d+ columns", text)
+    assert re.search(r"register tiles\s+\d+ × \d+, 4 × \d+, 2 × \d+, 1 × \d+", text)
+    assert "Not fused, 0 → 1: two products" in text
+    assert "program matmul(a: f32 in, w: f32 in" in text
+    assert "define i32 @kernel" not in text
+    found = record(perceptron, tmp_path, "--region", "2")
+    assert found["region"]["number"] == 2
+    assert found["code"]["program"].startswith("program rows(")
+    assert found["code"]["llvm"] is None is found["code"]["assembly"]
+
+
+def test_llvm_and_assembly_on_request(perceptron: Path, tmp_path: Path) -> None:
+    text = shown(perceptron, "--region", "1", "--llvm")
+    assert "define i32 @kernel(ptr %buffers" in text
+    assert "Assembly" not in text
+    found = record(perceptron, tmp_path, "--region", "1", "--asm")
+    assert "kernel:" in found["code"]["assembly"]
+    assert found["code"]["llvm"] is None
+
+
+def test_a_region_that_does_not_exist(perceptron: Path) -> None:
+    assert refusal(perceptron, "--region", "3") == "the model has no region 3: its regions are 0 to 2"
+    assert "no region -1" in refusal(perceptron, "--region", "-1")
+
+
+def test_code_is_shown_for_one_region(perceptron: Path) -> None:
+    assert "say which: --region R" in refusal(perceptron, "--asm")
+
+
+def test_inputs_that_do_not_fit_are_the_callers_error(perceptron: Path) -> None:
+    assert "axis 1 is 3 instead of 20" in refusal(perceptron, "--shape", "x=5,3")
+
+
+def test_a_model_that_compiles_nothing(tmp_path: Path) -> None:
+    proto = model([node("NonZero", ["x"], ["y"])], [value("x", ["n"])], [value("y", [1, None], TensorProto.INT64)])
+    path = saved(proto, tmp_path)
+    text = shown(path)
+    assert "No part of the model compiles to kernels." in text
+    assert row(text, "core.nonzero", "1")
+    assert "region 0: no part of it compiles to kernels" in refusal(path, "--region", "0")
+    found = record(path, tmp_path)
+    assert (found["regions"], found["refused"], found["kernels"]) == ([], [], 0)
+
+
+def test_equal_regions_share_a_kernel(tmp_path: Path) -> None:
+    nodes = [node("MatMul", ["x", "w"], ["a"]), node("MatMul", ["a", "w"], ["b"]), node("MatMul", ["b", "w"], ["y"])]
+    path = saved(model(nodes, [value("x", [2, 8])], [value("y", [2, 8])], [weight("w", 8, 8)]), tmp_path)
+    found = record(path, tmp_path)
+    assert [(region["kernel"], region["shared_by"]) for region in found["regions"]] == [(0, 3)] * 3
+    assert "0 ×3" in row(shown(path), "1", "matmul")
+
+
+def test_what_a_product_reads_through_counts_once(tmp_path: Path) -> None:
+    """The right side is one matrix, repeated for four batches: the kernel reads it where it lies."""
+    nodes = [node("Expand", ["w", "shape"], ["r"]), node("MatMul", ["x", "r"], ["y"])]
+    shape = numpy_helper.from_array(np.array([4, 8, 16]), "shape")
+    inputs = [value("x", [4, 3, 8]), value("w", [1, 8, 16])]
+    found = record(saved(model(nodes, inputs, [value("y", [4, 3, 16])], [shape]), tmp_path), tmp_path)
+    (product,) = found["regions"]
+    assert product["work"]["read_bytes"] == 4 * (4 * 3 * 8 + 8 * 16)
+    assert found["not_needed"] == 1
+
+
+def test_a_guard_that_fails_is_said(tmp_path: Path) -> None:
+    nodes = [
+        node("Shape", ["x"], ["shape"]),
+        node("Gather", ["shape", "one"], ["length"]),
+        node("Slice", ["table", "zero", "length", "zero"], ["positions"]),
+        node("ReduceSum", ["positions", "zero"], ["sum"]),
+        node("Exp", ["x"], ["e"]),
+        node("Mul", ["e", "sum"], ["y"]),
+    ]
+    numbers = [numpy_helper.from_array(np.array([n]), name) for name, n in (("one", 1), ("zero", 0))]
+    proto = model(
+        nodes, [value("x", [1, "length", 4])], [value("y", [1, None, 4])], [weight("table", 30000, 4), *numbers]
+    )
+    path = saved(proto, tmp_path)
+    assert "guard fails" not in shown(path, "--shape", "x=1,20,4")
+    text = shown(path, "--shape", "x=1,40000,4")
+    assert "the plan's guard fails, and the baseline answers the whole call" in text
+    found = record(path, tmp_path, "--shape", "x=1,40000,4")
+    assert found["holds"] is False
+    assert found["broken"] == ["min(length, 30000), which is 30000, and length, which is 40000"]
+    assert all(region["work"] is None is region["measured_us"] for region in found["regions"])
+    assert found["memory"]["arena_bytes"] is None
+
+
+def test_help_shows_an_example() -> None:
+    result = CliRunner().invoke(app, ["explain", "--help"])
+    assert result.exit_code == 0
+    assert "Example: tierup explain" in result.output
+    assert "--html" not in result.output

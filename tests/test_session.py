@@ -281,10 +281,37 @@ def test_import_is_light() -> None:
     assert done.stdout.split() == ["False", "False"]
 
 
-def test_library_prints_nothing(tmp_path: Path) -> None:
+def test_a_warm_start_imports_little(tmp_path: Path) -> None:
+    """Neither front end, op table nor compiler, and nothing that takes milliseconds and is not needed."""
     path = tmp_path / "m.onnx"
     path.write_bytes(linear().SerializeToString())
-    done = run_python(f"import tierup, numpy as np; tierup.load({str(path)!r})(x=np.ones((1, 2), np.float32))")
+    cold = tierup.load(path, config=tierup.Config(cache_dir=tmp_path / "cache", force_tier=1))
+    assert cold.report().tier == 1
+    done = run_python(
+        f"""
+import sys, numpy as np, tierup
+session = tierup.InferenceSession({str(path)!r})
+(y,) = session.run(None, {{"x": np.array([[1, -2], [3, 4]], np.float32)}})
+print(y.tolist(), [arg.type for arg in session.get_inputs()], session.report().to_dict()["cache"]["plan_hits"])
+heavy = "onnx google.protobuf llvmlite ml_dtypes threadpoolctl platformdirs logging pathlib subprocess"
+ours = "ir.ops ir.graph reference.bind frontends.onnx.load plan.program codegen.target profile.identity adapt.tiering"
+print([name for name in [*heavy.split(), *(f"tierup.{{name}}" for name in ours.split())] if name in sys.modules])
+""",
+        TIERUP_FORCE_TIER="",
+        TIERUP_CACHE_DIR=str(tmp_path / "cache"),
+    )
+    first, imported = done.stdout.splitlines()
+    assert first == f"{EXPECTED.tolist()} ['tensor(float)'] 1"
+    # a report is for people who have time, but takes none of these either
+    assert imported == "[]"
+
+
+@pytest.mark.parametrize("tier", ["0", "1", ""])
+def test_library_prints_nothing(tier: str, tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    path.write_bytes(linear().SerializeToString())
+    code = f"import tierup, numpy as np; tierup.load({str(path)!r})(x=np.ones((1, 2), np.float32))"
+    done = run_python(code, TIERUP_FORCE_TIER=tier, TIERUP_ADAPT="0")
     assert (done.stdout, done.stderr) == ("", "")
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tierup.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 MAX_THREADS = 1024
 
@@ -17,35 +18,103 @@ def _available_threads() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-@dataclass(frozen=True, kw_only=True)
 class Config:
     """Settings of one model. What is not given comes from the environment, then from the defaults.
 
     threads       how many cores a call may use (default: those that this process may run on)
     precision     "f32": compute in the model's own types
-    adapt         whether the model may change while it serves
-    cache_dir     machine code and other files that can be made again
+    adapt         whether a model may go on changing once it is on tier 1; without, nothing is measured or learned
+    cache_dir     plans, machine code and other files that can be made again
     data_dir      what was measured and learned
     store_url     where learned records are shared; None: a file in data_dir
-    force_tier    None, or the tier that calls wait for; nodes that it cannot run fall back and are counted
+    force_tier    None: tier 0 answers until tier 1 is built in the background. 0: tier 0 only. 1 or 2: loading waits
+                  for that tier; nodes that it cannot run fall back and are counted
     """
 
-    threads: int | None = None
-    precision: str | None = None
-    adapt: bool | None = None
-    cache_dir: Path | None = None
-    data_dir: Path | None = None
-    store_url: str | None = None
-    force_tier: int | None = None
+    __slots__ = ("_values",)
+    _values: dict[str, Any]
 
-    def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if value is None:
-                value = _from_environment(field.name, os.environ)
-            if value is None and field.name in _DEFAULTS:
-                value = _DEFAULTS[field.name]()
-            object.__setattr__(self, field.name, value if value is None else _CHECKS[field.name](field.name, value))
+    def __init__(
+        self,
+        *,
+        threads: int | None = None,
+        precision: str | None = None,
+        adapt: bool | None = None,
+        cache_dir: str | os.PathLike[str] | None = None,
+        data_dir: str | os.PathLike[str] | None = None,
+        store_url: str | None = None,
+        force_tier: int | None = None,
+    ) -> None:
+        given = {
+            "threads": threads,
+            "precision": precision,
+            "adapt": adapt,
+            "cache_dir": cache_dir,
+            "data_dir": data_dir,
+            "store_url": store_url,
+            "force_tier": force_tier,
+        }
+        object.__setattr__(self, "_values", {name: _filled(name, value) for name, value in given.items()})
+
+    @property
+    def threads(self) -> int:
+        return int(self._values["threads"])
+
+    @property
+    def precision(self) -> str:
+        return str(self._values["precision"])
+
+    @property
+    def adapt(self) -> bool:
+        return bool(self._values["adapt"])
+
+    @property
+    def cache_dir(self) -> Path:
+        from pathlib import Path  # milliseconds; a warm start takes the text
+
+        return Path(self.cache_path)
+
+    @property
+    def cache_path(self) -> str:
+        """`cache_dir` as text."""
+        return str(self._values["cache_dir"])
+
+    @property
+    def data_dir(self) -> Path:
+        from pathlib import Path
+
+        return Path(self._values["data_dir"])
+
+    @property
+    def store_url(self) -> str | None:
+        url: str | None = self._values["store_url"]
+        return url
+
+    @property
+    def force_tier(self) -> int | None:
+        tier: int | None = self._values["force_tier"]
+        return tier
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError("a Config does not change; make another one")
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Config) and self._values == other._values
+
+    def __hash__(self) -> int:
+        return hash(tuple(self._values.values()))
+
+    def __repr__(self) -> str:
+        return f"Config({', '.join(f'{name}={value!r}' for name, value in self._values.items())})"
+
+
+def _filled(name: str, value: Any) -> Any:
+    """A setting, checked: as given, from the environment, or its default."""
+    if value is None:
+        value = _from_environment(name, os.environ)
+    if value is None and name in _DEFAULTS:
+        value = _DEFAULTS[name]()
+    return None if value is None else _CHECKS[name](name, value)
 
 
 def _from_environment(name: str, environment: Mapping[str, str]) -> str | None:
@@ -74,10 +143,11 @@ def _flag(name: str, value: Any) -> bool:
     raise ConfigError(f"{name} must be true or false, but is {value!r}")
 
 
-def _path(name: str, value: Any) -> Path:
-    if not isinstance(value, str | os.PathLike) or "\0" in os.fspath(value):
+def _path(name: str, value: Any) -> str:
+    text = os.fspath(value) if isinstance(value, str | os.PathLike) else None
+    if not isinstance(text, str) or "\0" in text:
         raise ConfigError(f"{name} must be a path, but is {value!r}")
-    return Path(value).expanduser()
+    return os.path.expanduser(text)
 
 
 def _precision(name: str, value: Any) -> str:
@@ -92,24 +162,22 @@ def _text(name: str, value: Any) -> str:
     return value
 
 
-def _cache_dir() -> Path:
-    import platformdirs  # some milliseconds, and only needed where no folder was given
-
-    return Path(platformdirs.user_cache_dir("tierup", appauthor=False))
-
-
-def _data_dir() -> Path:
+def _user_folder(variable: str, usual: str, kind: str) -> str:
+    """Where the platform keeps files of this kind: the XDG folders on Linux, elsewhere as platformdirs knows it."""
+    if os.uname().sysname == "Linux":
+        folder = os.environ.get(variable, "")
+        return os.path.join(folder if folder.strip() else os.path.expanduser(usual), "tierup")
     import platformdirs
 
-    return Path(platformdirs.user_data_dir("tierup", appauthor=False))
+    return str(getattr(platformdirs, f"user_{kind}_dir")("tierup", appauthor=False))
 
 
 _DEFAULTS: dict[str, Any] = {
     "threads": _available_threads,
     "precision": lambda: "f32",
     "adapt": lambda: True,
-    "cache_dir": _cache_dir,
-    "data_dir": _data_dir,
+    "cache_dir": lambda: _user_folder("XDG_CACHE_HOME", "~/.cache", "cache"),
+    "data_dir": lambda: _user_folder("XDG_DATA_HOME", "~/.local/share", "data"),
 }
 _CHECKS: dict[str, Any] = {
     "threads": _integer(1, MAX_THREADS),

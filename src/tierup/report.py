@@ -5,46 +5,62 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from tierup.runtime.progress import Counts, Signature
+
 
 @dataclass(frozen=True)
 class Report:
     """A snapshot. `str()` is for people, `to_dict()` for programs."""
 
     name: str
-    nodes: int
     ops: dict[str, int]
     weights_bytes: int
     threads: int
     calls: int
-    fallback_nodes: int
+    settled: bool
+    reason: str
+    counts: Counts
+    tier: int = 0
+    signatures: tuple[Signature, ...] = ()
     kernels: int = 0
     kernel_steps: int = 0
+    fallback_nodes: int = 0
+    deopts: int = 0
 
     @property
-    def tier(self) -> int:
-        """1 where kernels run, 0 where the baseline does."""
-        return 1 if self.kernels else 0
+    def nodes(self) -> int:
+        """How many nodes the model has, bodies included."""
+        return sum(self.ops.values())
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data; the keys under "counters" are part of the API."""
+        counts = self.counts
         return {
             "model": self.name,
-            "settled": True,
+            "settled": self.settled,
             "tier": self.tier,
+            "reason": self.reason,
+            "signatures": [list(map(list, signature)) for signature in self.signatures],
             "kernels": self.kernels,
             "nodes": self.nodes,
             "ops": dict(self.ops),
             "threads": self.threads,
             "memory": {"weights_bytes": self.weights_bytes},
+            "cache": {
+                "plan_hits": counts.plan_hits,
+                "plan_misses": counts.plan_misses,
+                "object_hits": counts.object_hits,
+                "object_misses": counts.object_misses,
+            },
             "counters": {
                 "calls": self.calls,
-                "builds": self.kernels,
-                "swaps": 0,
+                "builds": counts.builds,
+                "swaps": counts.swaps,
                 "rollbacks": 0,
-                "refusals": 0,
+                "refusals": counts.refusals,
                 "quarantined": 0,
-                "deopts": 0,
-                "plans": 1,
+                "deopts": self.deopts,
+                "plans": 1 + counts.swaps,
                 "fallback_nodes": self.fallback_nodes,
             },
         }
@@ -53,11 +69,26 @@ class Report:
         common = sorted(self.ops.items(), key=lambda item: (-item[1], item[0]))
         listed = ", ".join(f"{count} {op}" for op, count in common[:8]) + (", …" if len(common) > 8 else "")
         how = (
-            f"tier 1, {self.kernel_steps} kernel calls of {self.kernels} kernels" if self.tier else "tier 0 (reference)"
+            f"tier {self.tier}, {self.kernel_steps} kernel steps with {self.kernels} kernels"
+            if self.tier
+            else "tier 0 (reference)"
         )
-        return (
-            f"model {self.name!r}: {how}, settled\n"
-            f"  {self.nodes} nodes: {listed}\n"
-            f"  {self.fallback_nodes} steps run in the reference tier\n"
-            f"  weights {self.weights_bytes / 2**20:.1f} MiB, {self.threads} threads, {self.calls} calls"
-        )
+        lines = [
+            f"model {self.name!r}: {how}, {'settled' if self.settled else 'kernels are being built'}",
+            f"  {self.nodes} nodes: {listed}",
+            f"  {self.fallback_nodes} steps run in the reference tier",
+            f"  {self._made()}",
+            f"  weights {self.weights_bytes / 2**20:.1f} MiB, {self.threads} threads, {self.calls} calls",
+        ]
+        if self.signatures:
+            closed = "; ".join(" ".join("×".join(map(str, shape)) for shape in s) for s in self.signatures)
+            lines.insert(1, f"  sizes closed for {closed}")
+        if self.reason:
+            lines.insert(1, f"  {self.reason}")
+        return "\n".join(lines)
+
+    def _made(self) -> str:
+        counts = self.counts
+        if counts.plan_hits:
+            return "plan and kernels from the cache"
+        return f"{counts.builds} kernels built, {counts.object_hits} from the cache, {self.deopts} calls turned away"

@@ -12,8 +12,8 @@ SOURCE = Path(tierup.__file__).parent
 
 # From the top down: a package may import what stands below it, and itself.
 LAYERS = (
-    "cli", "backend", "session", "report", "runtime", "codegen", "lower", "plan", "profile", "rewrite", "reference",
-    "frontends", "ir", "_native", "config", "errors",
+    "cli", "bench", "explain", "backend", "session", "report", "adapt", "runtime", "store", "codegen", "lower", "plan",
+    "cost", "profile", "rewrite", "reference", "frontends", "ir", "_native", "config", "logs", "errors",
 )  # fmt: skip
 
 

@@ -6,16 +6,14 @@ A dim is a number, or a `Sym`: the index of an instruction in its graph's dim pr
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
-import ml_dtypes
+import msgspec
 import numpy as np
-import numpy.typing as npt
 
-Array = npt.NDArray[Any]
+Array = np.ndarray[tuple[Any, ...], np.dtype[Any]]  # as numpy.typing has it, which takes milliseconds to import
 
 
 class DType(Enum):
@@ -61,13 +59,18 @@ class DType(Enum):
     @cached_property
     def numpy(self) -> np.dtype[Any]:
         """How NumPy holds it; types under a byte take one byte an element."""
-        dtype: np.dtype[Any] = np.dtype(_NUMPY[self])
+        dtype: np.dtype[Any] = np.dtype(_NUMPY[self] if self.is_builtin else _from_ml_dtypes(_ML_DTYPES[self]))
         return dtype
 
     @cached_property
     def bits(self) -> int:
         """Bits of one element in a packed file; strings have none."""
         return _SMALL_BITS.get(self, self.numpy.itemsize * 8)
+
+    @property
+    def is_builtin(self) -> bool:
+        """Whether NumPy has it by itself; the others come from ml_dtypes, which is imported when one is used."""
+        return self in _NUMPY
 
     @property
     def is_float(self) -> bool:
@@ -109,22 +112,36 @@ _NUMPY: dict[DType, Any] = {
     DType.U64: np.uint64,
     DType.C64: np.complex64,
     DType.C128: np.complex128,
-    DType.BF16: ml_dtypes.bfloat16,
-    DType.F8E4M3FN: ml_dtypes.float8_e4m3fn,
-    DType.F8E4M3FNUZ: ml_dtypes.float8_e4m3fnuz,
-    DType.F8E5M2: ml_dtypes.float8_e5m2,
-    DType.F8E5M2FNUZ: ml_dtypes.float8_e5m2fnuz,
-    DType.U4: ml_dtypes.uint4,
-    DType.I4: ml_dtypes.int4,
-    DType.F4E2M1: ml_dtypes.float4_e2m1fn,
-    DType.F8E8M0: ml_dtypes.float8_e8m0fnu,
-    DType.U2: ml_dtypes.uint2,
-    DType.I2: ml_dtypes.int2,
-    DType.F6E2M3: ml_dtypes.float6_e2m3fn,
-    DType.F6E3M2: ml_dtypes.float6_e3m2fn,
+}
+_ML_DTYPES = {
+    DType.BF16: "bfloat16",
+    DType.F8E4M3FN: "float8_e4m3fn",
+    DType.F8E4M3FNUZ: "float8_e4m3fnuz",
+    DType.F8E5M2: "float8_e5m2",
+    DType.F8E5M2FNUZ: "float8_e5m2fnuz",
+    DType.U4: "uint4",
+    DType.I4: "int4",
+    DType.F4E2M1: "float4_e2m1fn",
+    DType.F8E8M0: "float8_e8m0fnu",
+    DType.U2: "uint2",
+    DType.I2: "int2",
+    DType.F6E2M3: "float6_e2m3fn",
+    DType.F6E3M2: "float6_e3m2fn",
 }
 _FROM_CODE = {code: dtype for dtype, code in _CODES.items()}
 _FROM_NUMPY = {np.dtype(kind): dtype for dtype, kind in _NUMPY.items()}
+
+
+def _from_ml_dtypes(name: str) -> Any:
+    import ml_dtypes  # 5 ms, and most models have none of its types
+
+    return getattr(ml_dtypes, name)
+
+
+@cache
+def _from_numpy() -> dict[np.dtype[Any], DType]:
+    """All dtypes by how NumPy holds them."""
+    return {dtype.numpy: dtype for dtype in DType}
 
 
 def dtype_from_code(code: int) -> DType | None:
@@ -136,11 +153,10 @@ def dtype_from_numpy(dtype: np.dtype[Any]) -> DType | None:
     """The dtype that NumPy holds as `dtype`; NumPy's own strings count as strings."""
     if dtype.kind in "US":
         return DType.STR
-    return _FROM_NUMPY.get(dtype)
+    return _FROM_NUMPY.get(dtype) or _from_numpy().get(dtype)
 
 
-@dataclass(frozen=True, slots=True)
-class Sym:
+class Sym(msgspec.Struct, frozen=True):
     """A dim that is known only when the model is called: instruction `id` of the graph's dim program."""
 
     id: int
@@ -153,8 +169,7 @@ Dim = int | Sym
 Shape = tuple[Dim, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class TensorType:
+class TensorType(msgspec.Struct, frozen=True):
     """A dense array. `shape` is None where the rank is unknown."""
 
     dtype: DType
@@ -170,8 +185,7 @@ class TensorType:
         return f"{self.dtype.value}[{', '.join(map(repr, self.shape))}]"
 
 
-@dataclass(frozen=True, slots=True)
-class SequenceType:
+class SequenceType(msgspec.Struct, frozen=True):
     """A list of values of one type. The shapes of its items may differ, so they are not part of the type."""
 
     elem: Type
@@ -180,8 +194,7 @@ class SequenceType:
         return f"seq({self.elem!r})"
 
 
-@dataclass(frozen=True, slots=True)
-class OptionalType:
+class OptionalType(msgspec.Struct, frozen=True):
     """A value or nothing."""
 
     elem: Type
@@ -190,8 +203,7 @@ class OptionalType:
         return f"optional({self.elem!r})"
 
 
-@dataclass(frozen=True, slots=True)
-class MapType:
+class MapType(msgspec.Struct, frozen=True):
     """A dictionary from an integer or string to values of one type."""
 
     key: DType

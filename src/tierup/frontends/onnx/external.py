@@ -20,7 +20,7 @@ class ExternalFiles:
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
-        self._maps: dict[str, memoryview] = {}
+        self.files: dict[str, memoryview] = {}  # by location, as far as they were read
 
     def read(self, tensor: str, location: str, offset: int, length: int | None) -> memoryview:
         """Bytes [offset, offset + length) of `location`, or up to its end; `tensor` is named in errors."""
@@ -34,22 +34,31 @@ class ExternalFiles:
         return data[offset:end]
 
     def _open(self, tensor: str, location: str) -> memoryview:
-        if location not in self._maps:
+        if location not in self.files:
             if self._folder is None:
                 raise ModelError(
                     f"tensor '{tensor}' lies in external file '{location}', but the model was not loaded from a path; "
                     "give load() the path of the .onnx file"
                 )
             try:
-                self._maps[location] = _map_inside(self._folder, location)
+                self.files[location] = _map_inside(self._folder, location)
             except (OSError, ValueError) as error:
                 reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
                 raise ModelError(f"external file '{location}' of tensor '{tensor}' is refused: {reason}") from error
-        return self._maps[location]
+        return self.files[location]
 
 
 def _map_inside(folder: Path, location: str) -> memoryview:
     """`location` below `folder`, mapped read-only. ValueError says what is wrong with it."""
+    descriptor, size = open_inside(folder, location)
+    try:
+        return memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)) if size else memoryview(b"")
+    finally:
+        os.close(descriptor)
+
+
+def open_inside(folder: str | os.PathLike[str], location: str) -> tuple[int, int]:
+    """Descriptor and size of the file `location` below `folder`. ValueError or OSError says what is wrong with it."""
     if not location or "\0" in location or "\\" in location:
         raise ValueError("the location is not a file name")
     parts = [part for part in location.split("/") if part not in ("", ".")]
@@ -70,11 +79,10 @@ def _map_inside(folder: Path, location: str) -> memoryview:
             raise ValueError("it is not a regular file")
         if status.st_nlink != 1:
             raise ValueError("it is a hard link, which may lead outside the model's folder")
-        if status.st_size == 0:
-            return memoryview(b"")
-        return memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ))
-    finally:
+    except BaseException:
         os.close(descriptor)
+        raise
+    return descriptor, status.st_size
 
 
 def _open_at(directory: int, name: str, flags: int) -> int:

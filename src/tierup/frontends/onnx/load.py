@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from tierup.errors import ModelError, UnsupportedError
@@ -20,13 +21,17 @@ from tierup.ir.verify import verify
 
 @dataclass(frozen=True)
 class Imported:
-    """A model as it came: its graph, the weights beside it, and the shapes that it declares for its outputs."""
+    """A model as it came: its graph, the weights beside it, and the shapes that it declares for its outputs.
+
+    `files` are the bytes that weights may be views of: the model's own under "", external files under their location.
+    """
 
     graph: Graph
     weights: Weights
     output_names: tuple[str, ...]
     declared_outputs: tuple[DeclaredShape | None, ...]
     opsets: tuple[tuple[str, int], ...]
+    files: Mapping[str, memoryview] = field(default_factory=dict)
 
 
 def load_onnx(source: Any) -> Imported:
@@ -35,7 +40,8 @@ def load_onnx(source: Any) -> Imported:
         container = open_container(source)
         opsets = _opsets(container)
         weights = Weights()
-        graph = Importer(container, weights, ExternalFiles(container.folder)).model(opsets)
+        external = ExternalFiles(container.folder)
+        graph = Importer(container, weights, external).model(opsets)
         _check_sizes(graph)
         verify(graph, weights)
     except RecursionError as error:
@@ -44,7 +50,9 @@ def load_onnx(source: Any) -> Imported:
         raise ModelError("the model does not fit into memory") from error
     declared = container.model.graph.output
     shapes = tuple(declared_shape(value.type, f"output '{value.name}'") for value in declared)
-    return Imported(graph, weights, tuple(value.name for value in declared), shapes, tuple(opsets.items()))
+    files = external.files if container.buffer is None else {"": container.buffer, **external.files}
+    names = tuple(value.name for value in declared)
+    return Imported(graph, weights, names, shapes, tuple(opsets.items()), files)
 
 
 def _opsets(container: Container) -> dict[str, int]:

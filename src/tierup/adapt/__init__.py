@@ -1,0 +1,1 @@
+"""Makes a model faster while it serves. So far: building kernels, in processes of their own."""

@@ -1,0 +1,113 @@
+"""A model -> its compiled plan, and what a plan entry keeps of that but for the kernels.
+
+Planning is Python for some tenths of a second. In a worker it does not take turns with calls; where somebody waits for
+the plan, it is made in this process.
+"""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from tierup.adapt.background import NO_TARGET
+from tierup.adapt.messages import PlanModel, PlannedModel
+from tierup.codegen.target import Target, target_of
+from tierup.errors import ConfigError, ModelError
+from tierup.frontends.onnx import Imported, load_onnx
+from tierup.ir.graph import Weights
+from tierup.ir.types import Array, dtype_from_numpy
+from tierup.lower.text import print_program
+from tierup.plan.program import BASELINE, Plan, StepCode
+from tierup.profile.identity import identify
+from tierup.runtime.compiled import Compiled, compile_plan
+from tierup.runtime.describe import about_record
+from tierup.runtime.executable import weights_of
+from tierup.runtime.progress import Signature
+from tierup.store.plans import Plans
+from tierup.store.records import MODEL, AboutRecord, EntryRecord, dtype_codes, known_dtype, plan_record
+from tierup.store.source import FileSource, Source
+from tierup.store.weights import place
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A compiled plan, the weights that it was made with, folded ones included, and what it was made for."""
+
+    compiled: Compiled
+    weights: Weights
+    target: Target
+
+    @property
+    def signatures(self) -> tuple[Signature, ...]:
+        """Those that have functions of their own."""
+        return tuple(function.signature for function in self.compiled.functions if function.signature is not None)
+
+    @property
+    def texts(self) -> list[str]:
+        """The tile programs of the plan's slots."""
+        return [print_program(program) for program in self.compiled.programs]
+
+
+def make_plan(imported: Imported, signatures: tuple[Signature, ...] = ()) -> Planned:
+    """Plan a model for this machine, with functions of their own for some signatures.
+
+    ConfigError if nothing can be compiled for it.
+    """
+    target = target_of(identify())
+    if target is None:
+        raise ConfigError(NO_TARGET)
+    weights = Weights()  # a copy: what is folded on the way goes with the plan
+    for digest in imported.weights:
+        weights.add(imported.weights[digest], digest)
+    return Planned(compile_plan(imported.graph, weights, target, signatures), weights, target)
+
+
+def make_entry(
+    planned: Planned, imported: Imported, source: Source, parts: Mapping[str, str], plans: Plans
+) -> EntryRecord:
+    """What the plan cache keeps of a plan, without kernels. Derived arrays are stored now; OSError if that fails."""
+    plan, weights = planned.compiled.plan, planned.weights
+    external = {location: view for location, view in imported.files.items() if location}
+    files = {MODEL: imported.files[""], **dict(enumerate(external.values(), start=MODEL + 1))}
+    digests = [constant if isinstance(constant, str) else constant[0] for constant in plan.constants]
+    placed = place(weights, (*digests, *weights_of(node for node in plan.callouts if node.op != BASELINE)), files)
+    about = about_record(imported)
+    other_dtypes = _uses_other_dtypes(about, plan, [weights[digest] for digest in digests])
+    record = plan_record(plan, other_dtypes, planned.signatures)
+    return plans.complete(EntryRecord(about, record, placed.records), source, parts, external, placed)
+
+
+def plan_model(job: PlanModel) -> PlannedModel:
+    """A worker's answer: the plan of a model file, and the programs of its kernels."""
+    source = FileSource(job.path)
+    if job.stamp is not None and source.stamp != job.stamp:
+        raise ModelError(f"'{job.path}' is not the file that it was")
+    _allow_bytes(2 * source.size_bytes)
+    imported = load_onnx(job.path)
+    planned = make_plan(imported, job.signatures)
+    if not planned.compiled.plan.slots:
+        return PlannedModel(b"", (), planned.target)
+    plans = Plans(job.cache_dir, job.threads)
+    entry = make_entry(planned, imported, source, job.parts, plans)
+    return PlannedModel(msgspec.msgpack.encode(entry), tuple(planned.texts), planned.target)
+
+
+def _allow_bytes(count: int) -> None:
+    """A mapped model counts as memory, but is no sign of anything running away."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    if soft != resource.RLIM_INFINITY:
+        wanted = soft + count
+        resource.setrlimit(resource.RLIMIT_AS, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard))
+
+
+def _uses_other_dtypes(about: AboutRecord, plan: Plan, constants: list[Array]) -> bool:
+    """Whether a plan handles types that are not NumPy's own."""
+    codes = {code for value in (*about.inputs, *about.outputs) for code in dtype_codes(value.type)}
+    for function in plan.functions:
+        codes |= {step[2] for step in function.steps if step[0] in (StepCode.ALLOC, StepCode.SCALAR)}
+        codes |= {step[5] for step in function.steps if step[0] == StepCode.STACK}
+    used = {known_dtype(code) for code in codes} | {dtype_from_numpy(array.dtype) for array in constants}
+    return any(dtype is not None and not dtype.is_builtin for dtype in used)

@@ -1,0 +1,310 @@
+"""Proves a compiled kernel: runs it alone on drawn inputs and compares it with its region's core ops in float64.
+
+A kernel may serve if in every round each element y is within the bound, |y - y64| <= c · eps · B, with
+c = 4 + sqrt(longest sum) (`reference/bounds.py` has B), NaN and infinities stand where they stand in float64, nothing
+outside its results was written, and its RMS error is at most twice that of the baseline: the same ops one by one in the
+graph's own precision. RMS errors are in units of eps · B, so that each element counts the same.
+
+Rounds differ in sizes (typical, ragged, larger, one, none, broadcast), in elements (normal, of many magnitudes,
+positive, on jumps, NaN and infinities, the ends of the range), in where buffers lie, in how the range is cut, and in
+whether a result is written over an input. A kernel that crashes or hangs is not seen to here: proofs run in workers.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import msgspec
+import numpy as np
+from msgspec import Meta
+
+from tierup.adapt.case import Case
+from tierup.adapt.case_record import CaseRecord, case_of
+from tierup.adapt.draws import Draw, draw_inputs, draw_sizes, least_elements, outside, why_unfit
+from tierup.adapt.trial import Sized, Trial
+from tierup.codegen.target import Target
+from tierup.errors import InputError, TierupError
+from tierup.ir.graph import ValueId
+from tierup.ir.types import Array, DType
+from tierup.reference.bounds import (
+    EPS,
+    Bounded,
+    evaluate_bounded,
+    evaluate_plainly,
+    longest_sum,
+    missing_rules,
+    tolerance,
+    within,
+)
+from tierup.runtime.kernels import load_code
+
+RMS_FACTOR = 2.0
+_RMS_ELEMS = 64  # with fewer, one lucky rounding of the baseline's decides
+_WANTED_ELEMS = 512  # to judge, and to compare; small regions are tried more often
+_LAPS, _MORE_ROUNDS = 8, 16
+_LARGE_ELEMS = 1 << 20  # an evaluation of more takes some tens of ms: then a few rounds have to do
+_JUDGED_SHARE = 0.1  # where less than this can be compared, nothing was proved
+
+_Count = Annotated[int, Meta(ge=0)]
+_Number = Annotated[float, Meta(ge=0)]
+
+
+class Proof(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What came of a proof. `reason` says why a kernel may not serve. `worst` is the largest error in units of eps · B,
+    `rms` and `rms_baseline` those of the kernel and of the baseline over `judged` elements."""
+
+    passed: bool
+    reason: Annotated[str, Meta(max_length=2000)]
+    worst: _Number
+    rms: _Number
+    rms_baseline: _Number
+    judged: _Count
+    rounds: _Count
+    seconds: _Number
+
+
+@dataclass(frozen=True)
+class Round:
+    """How a kernel is tried once. `shift` is by how many elements inputs lie off a 64-byte border, `compared` whether
+    the baseline is run, too."""
+
+    style: str = "normal"
+    sizes: str = "typical"
+    shift: int = 0
+    pieces: int = 1
+    backwards: bool = False
+    in_place: bool = False
+    bad_index: bool = False
+    compared: bool = False
+
+    def __str__(self) -> str:
+        words = [f"{self.style} elements", f"{self.sizes} sizes"]
+        words += [f"inputs off their border by {self.shift} elements"] * bool(self.shift)
+        words += [f"a range cut in {self.pieces}"] * (self.pieces > 1)
+        words += ["a result written over an input"] * self.in_place
+        words += ["an index outside"] * self.bad_index
+        return ", ".join(words)
+
+
+_COMPARED = Round("normal", "few", compared=True)
+ROUNDS = (
+    _COMPARED,
+    Round("wild", "ragged", shift=3),
+    Round("wide", "ragged", shift=1, pieces=3),
+    Round("positive", "larger", pieces=4, backwards=True),
+    Round("normal", "typical", in_place=True),
+    Round("normal", "typical", bad_index=True),
+    Round("simple", "ragged", pieces=2),
+    Round("extreme", "typical"),
+    Round("normal", "one"),
+    Round("normal", "none"),
+    Round("positive", "mixed"),
+    Round("normal", "larger", shift=5, pieces=2),
+)
+_FEW_ROUNDS = 7
+
+
+class Refused(Exception):
+    """A round that shows a kernel to be wrong; the message says how."""
+
+
+def prove(case: Case, addresses: Sequence[int], *, seed: int = 0) -> Proof:
+    """Try the kernels of a case whose machine code begins at `addresses`. Equal seeds draw equal rounds."""
+    began = time.perf_counter()
+    attempt = _Attempt(case, addresses, seed)
+    try:
+        with np.errstate(all="ignore"):  # of what is drawn, too
+            attempt.go()
+        reason = ""
+    except Refused as refused:
+        reason = str(refused)[:2000]
+    except TierupError as error:
+        reason = f"the region cannot be evaluated: {error}"[:2000]
+    return attempt.proof(reason, time.perf_counter() - began)
+
+
+def prove_code(record: CaseRecord, codes: Sequence[bytes], target: Target, *, seed: int = 0) -> Proof:
+    """The same for a case as data and machine code as `codegen.objects.build` gives it: what a worker does."""
+    case = case_of(record)
+    loaded = load_code(codes, target)  # held while it is called
+    return prove(case, [address for address, _ in loaded], seed=seed)
+
+
+@dataclass(frozen=True)
+class _Question:
+    """Inputs at some sizes, and what should come out."""
+
+    sized: Sized
+    inputs: dict[ValueId, Array]
+    arguments: list[Array]
+    unit: float
+    expected: list[Bounded]
+
+
+class _Attempt:
+    def __init__(self, case: Case, addresses: Sequence[int], seed: int) -> None:
+        self._case, self._addresses, self._seed = case, addresses, seed
+        self._rounds = 0
+        self._worst = 0.0
+        self._squares = np.zeros(2)  # of the errors of kernel and baseline
+        self._counted = 0
+        self._judged = self._seen = 0
+        self._unanswered = ""
+
+    def go(self) -> None:
+        missing = missing_rules(self._case.graph)
+        if missing:
+            raise Refused(f"{', '.join(missing)} has no rule for its error bound, so the kernel cannot be judged")
+        for lap in range(_LAPS):
+            for number, round in enumerate(self._planned()):
+                self._try(round, np.random.default_rng((self._seed, lap, number)))
+            if self._seen >= _WANTED_ELEMS:
+                break
+        for number in range(_MORE_ROUNDS if self._counted else 0):  # where nothing is rounded, nothing is compared
+            if self._counted >= _WANTED_ELEMS:
+                break
+            self._try(_COMPARED, np.random.default_rng((self._seed, _LAPS, number)))
+        self._conclude()
+
+    def _planned(self) -> Iterator[Round]:
+        """The rounds that make a difference for this case."""
+        closed = self._case.open_sizes == 0
+        if draw_sizes(self._case, np.random.default_rng(self._seed), "typical") is None:
+            raise Refused(f"no sizes were found for which the shapes of the region agree: {why_unfit(self._case)}")
+        rounds = ROUNDS[:_FEW_ROUNDS] if least_elements(self._case) > _LARGE_ELEMS else ROUNDS
+        for round in rounds:
+            same = closed and round.sizes in ("one", "mixed", "none")
+            if not same:
+                yield round
+
+    def _try(self, round: Round, draw: Draw) -> None:
+        sized = draw_sizes(self._case, draw, round.sizes)
+        question = self._question(sized, round, draw) if sized is not None else None
+        if question is None:
+            return
+        given = outside(question.sized, question.inputs, draw) if round.bad_index else question.inputs
+        if given is None or (round.bad_index and self._answers(given)):
+            return
+        trial = Trial(question.sized, self._addresses, given, shift=round.shift, in_place=round.in_place)
+        if round.in_place and not trial.shares_memory:
+            return
+        self._rounds += 1
+        try:
+            self._look_at(trial, question, round, self._run(trial, round, draw))
+        except Refused as refused:
+            raise Refused(f"{refused} ({round}; open sizes {list(trial.sized.open_sizes)})") from None
+
+    def _question(self, sized: Sized, round: Round, draw: Draw) -> _Question | None:
+        """Inputs for which the region has an answer, and that answer; indices may be computed and end outside."""
+        terms = longest_sum(self._case.graph, sized.shape)
+        for places in (None, 2, 1):
+            inputs = draw_inputs(sized, draw, round.style, 1 / (4 * max(terms, 1)), places)
+            arguments = [inputs[value] for value in self._case.graph.inputs]
+            try:
+                expected = evaluate_bounded(self._case.graph, self._case.weights, arguments, tolerance(terms))
+                return _Question(sized, inputs, arguments, tolerance(terms), expected)
+            except InputError as error:
+                self._unanswered = str(error)
+        return None
+
+    def _answers(self, inputs: Mapping[ValueId, Array]) -> bool:
+        """Whether the region has an answer to inputs that may have an index outside."""
+        try:
+            evaluate_plainly(self._case.graph, self._case.weights, [inputs[v] for v in self._case.graph.inputs])
+        except InputError:
+            return False
+        return True
+
+    def _run(self, trial: Trial, round: Round, draw: Draw) -> int:
+        trial.clear()
+        cuts = sorted(draw.integers(0, trial.steps + 1, round.pieces - 1).tolist())
+        status = trial.run(cuts, backwards=round.backwards)
+        trespass = trial.trespass()
+        if trespass is not None:
+            raise Refused(trespass)
+        if status == 0 and trial.unwritten_bools():
+            raise Refused("a bool that it should have written is neither true nor false")
+        return status
+
+    def _look_at(self, trial: Trial, question: _Question, round: Round, status: int) -> None:
+        if status != 0:
+            if round.bad_index:
+                return
+            raise Refused(f"it returns {status} where every index lies inside")
+        results = trial.results()
+        if round.bad_index:
+            # Where nobody needs what the index leads to, the answer is the same as without it.
+            pairs = zip(results, question.expected, strict=True)
+            if not all(within(result, wanted, question.unit).all() for result, wanted in pairs):
+                raise Refused("it takes an index that lies outside")
+            return
+        for number, (result, wanted) in enumerate(zip(results, question.expected, strict=True)):
+            self._judge(result, wanted, question.unit, f"result {number}")
+        if round.compared:
+            self._compare(question.arguments, results, question.expected)
+
+    def _judge(self, result: Array, expected: Bounded, unit: float, name: str) -> None:
+        good = within(result, expected, unit)
+        if not good.all():
+            raise Refused(_difference(result, expected, unit, good, name))
+        self._seen += result.size
+        self._judged += result.size - int(np.sum(expected.free))
+        if expected.is_float and expected.bound is not None:
+            errors = _errors(result, expected)
+            self._worst = max(self._worst, float(errors.max(initial=0.0)))
+
+    def _compare(self, arguments: Sequence[Array], results: Sequence[Array], expected: Sequence[Bounded]) -> None:
+        """Add up the errors of kernel and baseline."""
+        baseline = evaluate_plainly(self._case.graph, self._case.weights, arguments)
+        for result, plain, wanted in zip(results, baseline, expected, strict=True):
+            # f64 results cannot be told from those of the oracle, which rounds as they do
+            if wanted.is_float and wanted.bound is not None and wanted.dtype is not DType.F64:
+                both = np.stack([_errors(result, wanted), _errors(np.asarray(plain), wanted)])
+                both = both[:, np.isfinite(both).all(0)]
+                self._squares += np.sum(both**2, axis=1)
+                self._counted += both.shape[1]
+
+    def _rms(self) -> tuple[float, float]:
+        kernel, baseline = np.sqrt(self._squares / max(self._counted, 1))
+        return float(kernel), float(baseline)
+
+    def _conclude(self) -> None:
+        if self._rounds == 0:
+            raise Refused(f"no inputs were found that it has an answer for: {self._unanswered}")
+        if self._judged < _JUDGED_SHARE * self._seen:
+            raise Refused(f"only {self._judged} of {self._seen} elements could be compared")
+        kernel, baseline = self._rms()
+        if self._counted >= _RMS_ELEMS and kernel > RMS_FACTOR * baseline:
+            raise Refused(
+                f"its RMS error over {self._counted} elements is {kernel:.3g} eps · B, more than {RMS_FACTOR:g} times "
+                f"the baseline's {baseline:.3g}"
+            )
+
+    def proof(self, reason: str, seconds: float) -> Proof:
+        kernel, baseline = self._rms()
+        return Proof(not reason, reason, self._worst, kernel, baseline, self._judged, self._rounds, seconds)
+
+
+def _errors(result: Array, expected: Bounded) -> Array:
+    """Errors in units of eps · B, where there is something to measure: finite values and bounds."""
+    assert expected.bound is not None
+    measured = np.isfinite(expected.bound) & (expected.bound > 0) & np.isfinite(expected.value)
+    measured &= np.abs(expected.value) < np.finfo(np.float32).max
+    with np.errstate(all="ignore"):
+        off = np.abs(result[measured].astype(np.float64) - expected.value[measured])
+        return np.asarray(off / (EPS * expected.bound[measured]))
+
+
+def _difference(result: Array, expected: Bounded, unit: float, good: Array, name: str) -> str:
+    """A sentence about the first element that is wrong."""
+    place = tuple(int(axis[0]) for axis in np.nonzero(~good)) if good.ndim else ()
+    got, wanted = result[place], expected.value[place]
+    count = int(np.sum(~good))
+    at = f"{name} at {list(place)} is {got} instead of {wanted}"
+    if expected.is_float and np.isfinite(got) and np.isfinite(wanted):
+        allowed = 0.0 if expected.bound is None else unit * float(expected.bound[place])
+        at += f", off by {abs(float(got) - float(wanted)):.3g} where {allowed:.3g} is allowed (c = {unit / EPS:.3g})"
+    return f"{at}; {count} of {result.size} elements are wrong"

@@ -1,0 +1,93 @@
+"""A worker process: `python -m tierup.adapt.worker CHANNEL PARENT PRIORITY`, started by `workers.py`.
+
+It takes requests from the socket CHANNEL one after another and answers each. It ends with its parent, whatever it is
+doing then, and a timer of the kernel's ends it in a job that takes too long, even if Python can run no thread any more.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from tierup.adapt.messages import (
+    Compile,
+    Compiled,
+    Job,
+    PlanModel,
+    PlannedModel,
+    Ready,
+    Reply,
+    failure,
+    pack,
+    receive,
+)
+from tierup.adapt.watch import watch_parent
+from tierup.store.versions import emitter_version
+
+_MEMORY_BYTES = 4 << 30  # at least: LLVM needs some hundred MiB for the largest kernels, a plan what its weights take
+
+
+def main() -> None:
+    """Answer requests until the parent is gone."""
+    channel, parent, priority = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]), sys.argv[3]
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the thread that started us may have had its own ideas
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    watch_parent(channel, parent)
+    if priority == "idle":
+        _step_back()
+    _limit_memory()
+    channel.sendall(pack(Ready(emitter_version())))
+    for request in receive(channel):
+        signal.setitimer(signal.ITIMER_REAL, request.limit_s)
+        reply = _answer(request.job)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        channel.sendall(reply)
+
+
+def _answer(job: Job) -> bytes:
+    try:
+        return pack(_ANSWERS[type(job)](job))
+    except Exception as error:  # a job that fails is an answer; only a crash is none
+        return pack(failure(error))
+
+
+def _compile(job: Compile) -> Compiled:
+    from tierup.adapt.compiling import compile_texts  # LLVM: a third of a second, that others may need more
+
+    return Compiled(tuple(compile_texts(job.programs, job.target)))
+
+
+def _plan(job: PlanModel) -> PlannedModel:
+    from tierup.adapt.planning import plan_model  # the front end, the op table: most workers only compile
+
+    return plan_model(job)
+
+
+_ANSWERS: dict[type[Job], Callable[[Any], Reply]] = {Compile: _compile, PlanModel: _plan}
+
+
+def _limit_memory() -> None:
+    """Bound what it allocates. Files that it maps do not count: a model's weights may be larger than memory."""
+    with open("/proc/self/statm", encoding="ascii") as file:
+        used = int(file.read().split()[5]) * resource.getpagesize()
+    half = os.sysconf("SC_PHYS_PAGES") * resource.getpagesize() // 2
+    wanted, most = used + max(_MEMORY_BYTES, half), resource.getrlimit(resource.RLIMIT_DATA)[1]
+    resource.setrlimit(resource.RLIMIT_DATA, (wanted if most == resource.RLIM_INFINITY else min(wanted, most), most))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash is expected, and written down elsewhere
+
+
+def _step_back() -> None:
+    """Run only where nobody else wants to."""
+    os.nice(19)
+    with suppress(OSError):  # some containers forbid it; niceness is most of it
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+
+
+if __name__ == "__main__":
+    main()

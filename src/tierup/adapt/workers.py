@@ -1,0 +1,368 @@
+"""Worker processes, as their parent sees them: jobs in, replies out, whatever happens to a worker.
+
+Processes are started when they are needed, at most as many as a run asks for, and given back when nothing was asked of
+them for a while. They share nothing with this process but a socket each. One that dies, or says what cannot be an
+answer, is replaced, and its job is tried once more; one that takes too long is killed, and its job fails. Nothing here
+keeps the process alive: it may end at any time, and its workers notice.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from tierup.adapt.messages import REPLIES, Failure, Inbox, Job, Ready, Reply, Request, fits, pack
+from tierup.store.versions import emitter_version
+
+# -P: what lies in the current folder is not imported.
+COMMAND = (sys.executable or "", "-P", "-m", "tierup.adapt.worker")
+JOB_LIMIT_S = 120.0
+
+_START_LIMIT_S = 60.0
+_SPARE_S = 5.0  # a worker ends itself so long after its parent should have ended it
+_IDLE_S = 30.0
+_ATTEMPTS = 2
+_READ_BYTES = 1 << 18
+
+_log = logging.getLogger(__name__)
+
+
+class WorkersUnavailable(Exception):
+    """No worker can be started here; the message says why."""
+
+
+class _Lost(Exception):
+    """A worker that cannot go on. `started`: it was ready once."""
+
+    def __init__(self, reason: str, started: bool) -> None:
+        super().__init__(reason)
+        self.started = started
+
+
+@dataclass
+class _Task:
+    number: int
+    job: Job
+    attempts: int = 0
+
+
+class _Worker:
+    """One process, and its side of what is being said."""
+
+    def __init__(self, command: Sequence[str], idle: bool) -> None:
+        self.channel, theirs = socket.socketpair()
+        try:
+            self.process = subprocess.Popen(
+                [*command, str(theirs.fileno()), str(os.getpid()), "idle" if idle else "normal"],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,  # Ctrl-C is for the parent
+            )
+        except BaseException:
+            self.channel.close()
+            raise
+        finally:
+            theirs.close()
+        self.channel.setblocking(False)
+        self.ready = False
+        self.task: _Task | None = None
+        self.deadline_s = 0.0
+        self._limit_s = 0.0
+        self._unsent = memoryview(b"")
+        self._inbox = Inbox()
+
+    def begin(self, task: _Task, limit_s: float) -> None:
+        """Give it a job; it is sent as the worker takes it."""
+        task.attempts += 1
+        self.task = task
+        self._limit_s = limit_s
+        self.deadline_s = time.monotonic() + (limit_s if self.ready else _START_LIMIT_S)
+        self._unsent = memoryview(pack(Request(task.job, limit_s + _SPARE_S)))
+
+    @property
+    def events(self) -> int:
+        """What to wait for."""
+        return select.POLLIN | (select.POLLOUT if self._unsent else 0)
+
+    def advance(self) -> Reply | None:
+        """Send and receive what can be at once. The reply when it is complete; _Lost if there will be none."""
+        try:
+            self._send()
+            data = self._receive()
+            if data == b"":
+                raise _Lost(f"a worker {self._ended()}", self.ready)
+            for message in self._inbox.messages(data or b"", REPLIES):
+                if (reply := self._take(message)) is not None:
+                    return reply
+        except (OSError, ValueError) as error:
+            raise _Lost(f"a worker sent what is no reply: {error}", self.ready) from error
+        return None
+
+    def _take(self, message: Ready | Reply) -> Reply | None:
+        assert self.task is not None
+        if isinstance(message, Ready):
+            if self.ready or message.emitter != emitter_version():
+                raise _Lost("a worker has another version of this package", False)
+            self.ready = True
+            self.deadline_s = time.monotonic() + self._limit_s
+            return None
+        if not self.ready or not fits(self.task.job, message):
+            raise ValueError("it answers another question")
+        return message
+
+    def _send(self) -> None:
+        with suppress(BlockingIOError, BrokenPipeError, ConnectionResetError):  # what it said before it died counts
+            while self._unsent:
+                self._unsent = self._unsent[self.channel.send(self._unsent) :]
+
+    def _receive(self) -> bytes | None:
+        """What has come; None if nothing has, b"" at the end."""
+        try:
+            return self.channel.recv(_READ_BYTES)
+        except BlockingIOError:
+            return None
+        except ConnectionResetError:
+            return b""
+
+    def _ended(self) -> str:
+        """How the process ended, in words."""
+        try:
+            code = self.process.wait(1)
+        except subprocess.TimeoutExpired:
+            return "closed its channel"
+        return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with status {code}"
+
+    def is_usable(self) -> bool:
+        """Whether an idle worker is still there and silent."""
+        return self.process.poll() is None and self._receive() is None
+
+    def leave(self) -> None:
+        """Let an idle worker go: it ends when its channel does."""
+        self.channel.close()
+        try:
+            self.process.wait(2)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+    def kill(self) -> None:
+        """End it now."""
+        self.channel.close()
+        self.process.kill()
+        with suppress(subprocess.TimeoutExpired):  # a process in the kernel's hands ends when it is let go
+            self.process.wait(1)
+
+    def forget(self) -> None:
+        """In a forked child: the worker is the parent's. Holding the channel open would keep it from noticing its
+        parent's end."""
+        self.channel.close()
+        self.process.returncode = 0  # there is nothing to wait for
+
+
+class Workers:
+    """A set of workers of one priority. `idle`: they run only where nobody else wants to."""
+
+    def __init__(self, idle: bool, command: Sequence[str] = COMMAND, idle_s: float = _IDLE_S) -> None:
+        self._idle_priority, self._command, self._idle_s = idle, tuple(command), idle_s
+        self.lost = 0
+        """How many were replaced: they crashed, hanged or wrote rubbish."""
+        self._unavailable: str | None = None
+        self._start_fresh()
+        _SETS.add(self)
+
+    def _start_fresh(self) -> None:
+        """No workers, no waiters: also what a forked child begins with."""
+        self._changed = threading.Condition()
+        self._all: set[_Worker] = set()
+        self._resting: list[_Worker] = []
+        self._waiting = 0
+        self._failed_starts = 0
+        self._timer: threading.Timer | None = None
+        self._pid = os.getpid()
+        self._ending = threading.Event()
+        self._end = weakref.finalize(self, _kill_all, self._all, self._ending, self._pid)
+
+    @property
+    def running(self) -> int:
+        """How many processes there are."""
+        return len(self._all) if self._pid == os.getpid() else 0
+
+    def run(self, jobs: Sequence[Job], *, at_most: int, limit_s: float = JOB_LIMIT_S) -> list[Reply]:
+        """The reply to each job, in order, with at most so many workers at once and so many seconds for each job.
+
+        Others may run jobs at the same time. WorkersUnavailable if none can be started.
+        """
+        if self._pid != os.getpid():
+            self.forget()
+        pending = deque(_Task(number, job) for number, job in enumerate(jobs))
+        replies: dict[int, Reply] = {}
+        busy: list[_Worker] = []
+        try:
+            while (pending or busy) and not self._ending.is_set():
+                while pending and len(busy) < at_most and (worker := self._take(at_most, wait=not busy)):
+                    busy.append(worker)
+                    worker.begin(pending.popleft(), limit_s)
+                for worker in _wait(busy):
+                    self._advance(worker, busy, pending, replies, limit_s)
+        finally:
+            for worker in busy:  # somebody stopped us
+                self._drop(worker)
+            self._rest_later()
+        return [replies.get(number, Failure("the process is ending")) for number in range(len(jobs))]
+
+    def _advance(
+        self, worker: _Worker, busy: list[_Worker], pending: deque[_Task], replies: dict[int, Reply], limit_s: float
+    ) -> None:
+        """One step of one job: not done yet, done, or to be done again by another worker."""
+        task = worker.task
+        assert task is not None
+        try:
+            reply = worker.advance()
+        except _Lost as lost:
+            busy.remove(worker)
+            self._drop(worker)
+            if self._ending.is_set():
+                return
+            _log.warning("%s", lost)
+            self._count_start(lost)
+            if task.attempts < _ATTEMPTS:
+                pending.appendleft(task)
+            else:
+                replies[task.number] = Failure(f"{lost}, twice")
+            return
+        if reply is None and time.monotonic() < worker.deadline_s:
+            return
+        busy.remove(worker)
+        if reply is None:
+            self._drop(worker)
+            reply = Failure(f"it took longer than {limit_s:g} s" if worker.ready else "a worker took too long to start")
+        else:
+            self._give_back(worker)
+        replies[task.number] = reply
+
+    def _take(self, at_most: int, wait: bool) -> _Worker | None:
+        """A worker that rests, or a new one; None if there is none and `wait` is false. Whoever has none goes first."""
+        with self._changed:
+            if not wait and self._waiting:
+                return None
+            while True:
+                if self._unavailable is not None:
+                    raise WorkersUnavailable(self._unavailable)
+                while self._resting:
+                    worker = self._resting.pop()
+                    if worker.is_usable():
+                        return worker
+                    self._all.discard(worker)
+                    worker.kill()
+                if len(self._all) < at_most:
+                    return self._start()
+                if not wait:
+                    return None
+                self._waiting += 1
+                self._changed.wait()
+                self._waiting -= 1
+
+    def _start(self) -> _Worker:
+        try:
+            worker = _Worker(self._command, self._idle_priority)
+        except OSError as error:  # it may be better later: too many processes, no memory
+            raise WorkersUnavailable(f"no worker could be started: {error}") from error
+        self._all.add(worker)
+        return worker
+
+    def _give_back(self, worker: _Worker) -> None:
+        with self._changed:
+            worker.task = None
+            self._failed_starts = 0
+            self._resting.append(worker)
+            self._changed.notify()
+
+    def _rest_later(self) -> None:
+        """The timer's thread is a daemon, so that it holds up nobody."""
+        with self._changed:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = threading.Timer(self._idle_s, self.rest)
+            self._timer.daemon = True
+            with suppress(RuntimeError):  # the interpreter is ending, and starts no threads any more
+                self._timer.start()
+
+    def _count_start(self, lost: _Lost) -> None:
+        """Give up where workers do not even start: a broken installation, or one that was replaced under us."""
+        with self._changed:
+            self._failed_starts = 0 if lost.started else self._failed_starts + 1
+            if self._failed_starts >= _ATTEMPTS:
+                self._unavailable = str(lost)
+                self._changed.notify_all()
+                raise WorkersUnavailable(self._unavailable) from lost
+
+    def _drop(self, worker: _Worker) -> None:
+        worker.kill()
+        with self._changed:
+            self.lost += 1
+            self._all.discard(worker)
+            self._changed.notify()
+
+    def rest(self) -> None:
+        """Let the workers go that have nothing to do."""
+        with self._changed:
+            leaving, self._resting = self._resting, []
+            self._all.difference_update(leaving)
+            self._changed.notify_all()
+        for worker in leaving:
+            worker.leave()
+
+    def forget(self) -> None:
+        """After a fork: the workers are the parent's. Start with none."""
+        for worker in self._all:
+            worker.forget()
+        self._end.detach()
+        self._start_fresh()
+
+
+def _wait(workers: Iterable[_Worker]) -> list[_Worker]:
+    """Those that have something to say, can be told something, or have run out of time."""
+    poll = select.poll()
+    by_number = {worker.channel.fileno(): worker for worker in workers}
+    for number, worker in by_number.items():
+        poll.register(number, worker.events)
+    first = min((worker.deadline_s for worker in by_number.values()), default=0.0)
+    ready = {number for number, _ in poll.poll(max(0.0, first - time.monotonic()) * 1000 + 1)}
+    now = time.monotonic()
+    return [worker for number, worker in by_number.items() if number in ready or now >= worker.deadline_s]
+
+
+def _kill_all(workers: set[_Worker], ending: threading.Event, pid: int) -> None:
+    """When the set or the process ends. Daemon threads may still be waiting for replies."""
+    if os.getpid() != pid:
+        return
+    ending.set()
+    for worker in list(workers):
+        worker.process.kill()
+    for worker in list(workers):
+        with suppress(subprocess.TimeoutExpired):
+            worker.process.wait(1)
+
+
+_SETS: weakref.WeakSet[Workers] = weakref.WeakSet()
+
+
+def _forget_all() -> None:
+    for workers in list(_SETS):
+        workers.forget()
+
+
+os.register_at_fork(after_in_child=_forget_all)

@@ -1,0 +1,157 @@
+"""Evaluates a core graph in float64 together with how far a right answer in its own precision may be off.
+
+Each value carries a running error bound B: a result y is within budget where |y - value| <= unit · B, with
+unit = c · eps. B is |x| for what comes in; sums and products are taken on absolute values, other functions add
+|f'| · B + |f|, where |f'| · B is how much f changes over [x - unit · B, x + unit · B]. Values that only move pass
+theirs on. An infinite B says that the element is *free*: f32 may give anything there, because
+
+- a jump (a comparison, a cast to integers, an index of the largest) lies within the bound of the value before it,
+- something on the way may be more than the dtype holds: which of the partial results overflow is the kernel's choice,
+- a value that may be zero or of either sign is divided by, or its logarithm taken.
+
+Integers and bools have a bound of 0, or infinity where they are free. What was not rounded on the way has a bound of 0,
+too, and is taken as exact at jumps; in sums and products its B is |x|. The rules are in `bound_rules.py`; a graph with
+an op that has none raises NoRule.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from tierup.errors import TierupError
+from tierup.ir.graph import Graph, Node, ValueId, Weights
+from tierup.ir.types import Array, DType, TensorType
+from tierup.reference.bind import bind, widen
+from tierup.reference.bound_rules import RULES
+from tierup.reference.bounded import FORMATS, Bounded, Step
+
+__all__ = [
+    "EPS", "Bounded", "NoRule", "evaluate_bounded", "evaluate_plainly", "longest_sum", "missing_rules", "tolerance",
+    "within",
+]  # fmt: skip
+
+EPS = 2.0**-23  # the distance from 1 to the next f32
+
+
+class NoRule(TierupError):
+    """An op has no rule for its error bound, so nothing that contains it can be judged."""
+
+
+def tolerance(longest: int) -> float:
+    """The unit for a graph whose longest sum has so many terms: c · eps."""
+    return (4 + math.sqrt(longest)) * EPS
+
+
+def longest_sum(graph: Graph, shape: Callable[[ValueId], Sequence[int]]) -> int:
+    """The most terms that are added up, or multiplied, for one element of any node."""
+    return max((_terms(node, shape) for node in graph.nodes), default=1)
+
+
+def _terms(node: Node, shape: Callable[[ValueId], Sequence[int]]) -> int:
+    def size(position: int) -> Sequence[int]:
+        value = node.inputs[position]
+        assert value is not None
+        return shape(value)
+
+    match node.op:
+        case "core.reduce_sum" | "core.reduce_prod":
+            return math.prod(size(0)[axis] for axis in node.attrs["axes"])
+        case "core.matmul":
+            return size(0)[-1]
+        case "core.conv":
+            return math.prod(size(1)[1:])
+        case "core.cumsum" | "core.cumprod":
+            return size(0)[int(node.attrs["axis"])]
+        case "core.pool_sum":
+            return math.prod(node.attrs["kernel_shape"])
+        case "core.scatter_elements" | "core.scatter_nd" if node.attrs["reduction"] in ("add", "mul"):
+            return 1 + math.prod(size(2))  # all of them may meet in one place
+        case _:
+            return 1
+
+
+def missing_rules(graph: Graph) -> list[str]:
+    """The ops of a graph that have no rule."""
+    return sorted({node.op for node in graph.nodes if node.op not in RULES})
+
+
+def evaluate_bounded(graph: Graph, weights: Weights, inputs: Sequence[Array], unit: float) -> list[Bounded]:
+    """The outputs of `graph`, which has core ops alone, for inputs in the order of `graph.inputs`."""
+    missing = missing_rules(graph)
+    if missing:
+        raise NoRule(f"{', '.join(missing)} has no rule for its error bound")
+
+    def enter(value: ValueId, array: Array) -> Bounded:
+        return Bounded(widen(array), _dtype(graph, value))
+
+    values = {value: enter(value, weights[digest]) for value, digest in graph.weights}
+    values.update((value, enter(value, array)) for value, array in zip(graph.inputs, inputs, strict=True))
+    fresh = dict(values)
+    with np.errstate(all="ignore"):
+        for node in graph.nodes:
+            out = _result(node)
+            given = [values[value] for value in node.inputs if value is not None]
+            fresh[out] = RULES[node.op](Step(node, _dtype(graph, out), unit), *given)
+            values[out] = _overflowed(fresh[out], unit)
+    return [fresh[value] for value in graph.outputs]
+
+
+def evaluate_plainly(graph: Graph, weights: Weights, inputs: Sequence[Array]) -> list[Array]:
+    """The baseline that errors are compared with: op by op in the graph's own precision, products added up in order.
+
+    NumPy's products add up in as many sums as its BLAS likes, which differs with the machine and the number of rows.
+    """
+    values = {value: weights[digest] for value, digest in graph.weights}
+    values.update(zip(graph.inputs, inputs, strict=True))
+    for node in graph.nodes:
+        given = [values[value] for value in node.inputs if value is not None]
+        result = _product_in_order(*given) if node.op == "core.matmul" else bind(node)(*given)[0]
+        values[_result(node)] = np.asarray(result)
+    return [values[value] for value in graph.outputs]
+
+
+def _result(node: Node) -> ValueId:
+    """The first result of a node; rules have no others."""
+    if node.outputs[0] is None or any(value is not None for value in node.outputs[1:]):
+        raise NoRule(f"{node.label} has other results than its first, for which there is no rule")
+    return node.outputs[0]
+
+
+def _product_in_order(a: Array, b: Array) -> Array:
+    with np.errstate(all="ignore"):
+        batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+        total = np.zeros((*batch, a.shape[-2], b.shape[-1]), a.dtype)
+        for k in range(a.shape[-1]):
+            total += a[..., :, k, None] * b[..., k, None, :]
+    return total
+
+
+def _dtype(graph: Graph, value: ValueId) -> DType:
+    type = graph.type(value)
+    assert isinstance(type, TensorType)
+    return type.dtype
+
+
+def _overflowed(x: Bounded, unit: float) -> Bounded:
+    """As those see it that compute with it: what may be more than the dtype holds may be infinite by now, or not."""
+    if x.bound is None or not x.is_float:
+        return x
+    over = np.isfinite(x.value) & (np.abs(x.value) + unit * x.bound >= FORMATS[x.dtype].largest)
+    return replace(x, bound=np.where(over, np.inf, x.bound)) if over.any() else x
+
+
+def within(result: Array, expected: Bounded, unit: float) -> Array:
+    """Where a result is one that the bound allows: close, of the same kind, or free."""
+    if not expected.is_float:
+        return np.asarray((result == expected.value) | expected.free)
+    value, bound = expected.value, expected.own
+    got = result.astype(np.float64)
+    with np.errstate(all="ignore"):
+        close = np.abs(got - value) <= unit * bound
+        over = np.abs(value) + unit * bound >= FORMATS[expected.dtype].largest
+        infinite = np.isinf(got) & (got == np.copysign(np.inf, value)) & (over | np.isinf(value))
+        return np.asarray(close | infinite | (np.isnan(got) & np.isnan(value)) | np.isinf(bound))

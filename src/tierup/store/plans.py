@@ -1,0 +1,231 @@
+"""The plan cache: what loading a model computed, so that the next load computes nothing.
+
+An entry is one file, `<bytes of the model>-<key>.plan`, with large derived arrays beside it in `<key>.arrays`. The key
+is a digest of named parts, of which the model's content is one. Entries are untrusted: the folder and the files must be
+ours alone, a digest covers each of them, and records are decoded into bounded types. Whatever does not fit is a miss,
+counted and logged, and is written anew.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from hashlib import sha256
+
+import msgspec
+
+from tierup.errors import StoreError
+from tierup.logs import logger
+from tierup.store.private import check_private, make_private, open_own, read_own, write_whole
+from tierup.store.records import ARRAYS, MODEL, EntryRecord, FileRecord
+from tierup.store.source import Source, fingerprint, fingerprint_file
+from tierup.store.weights import Placed, StoredWeights
+
+MAX_ENTRY_BYTES = 1 << 28
+MAX_ARRAYS_BYTES = 1 << 32
+MAX_FOLDER_BYTES = 4 << 30
+MAX_ENTRIES = 512
+_MAGIC = b"tierup plan 1\n"
+_DIGEST_BYTES = 32
+
+
+class Entry:
+    """An entry that was found: its record, and its weights over the files that they lie in."""
+
+    def __init__(self, record: EntryRecord, weights: StoredWeights) -> None:
+        self.record, self.weights = record, weights
+
+
+class Plans:
+    """The folder of entries."""
+
+    def __init__(self, cache_dir: str, threads: int = 1) -> None:
+        self.folder = os.path.join(cache_dir, "plans")
+        self._threads = threads
+
+    def find(self, source: Source, parts: Mapping[str, str]) -> Entry | None:
+        """The entry of this model under these parts; None if there is none, or none that can be trusted."""
+        if not self._has_size(source.size_bytes):
+            return None  # most misses end here, without a look at the model's content
+        path = self.folder
+        try:
+            check_private(self.folder)
+            parts = self.full_parts(source, parts)
+            path = self._path(source, parts)
+            record = _decode(read_own(path, MAX_ENTRY_BYTES))
+            if record.parts != parts:
+                raise StoreError("it was made for something else")
+            entry = self.open(source, record)
+            for used in (path, *((_beside(path),) if record.arrays is not None else ())):
+                with suppress(OSError):
+                    os.utime(used)  # what was used last is evicted last
+            return entry
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors, ours OSErrors
+            log_ignored(path, error)
+            return None
+
+    def open(self, source: Source, record: EntryRecord) -> Entry:
+        """A record with the files that its weights lie in, opened by the rules of each and found to be what they were.
+
+        StoreError or another OSError says what is wrong with one; ValueError that a location is none.
+        """
+        files = {MODEL: source.view()}
+        for number, external in enumerate(record.external, start=MODEL + 1):
+            from tierup.frontends.onnx.external import open_inside
+
+            if source.folder is None:
+                raise StoreError("it refers to external data, but the model was not loaded from a path")
+            files[number] = self._same(external, *open_inside(source.folder, external.name))
+        if record.arrays is not None:
+            expected = os.path.basename(_beside(self._path(source, record.parts)))
+            if record.arrays.name != expected:
+                raise StoreError(f"its arrays lie in '{record.arrays.name[:80]}' instead of '{expected}'")
+            files[ARRAYS] = self._same(record.arrays, *open_own(os.path.join(self.folder, expected)))
+        return Entry(record, StoredWeights(record.weights, files))
+
+    def full_parts(self, source: Source, parts: Mapping[str, str]) -> dict[str, str]:
+        """The parts of a key, the model's content among them."""
+        return {**parts, "model": source.fingerprint(self._threads)}
+
+    def complete(
+        self,
+        record: EntryRecord,
+        source: Source,
+        parts: Mapping[str, str],
+        external: Mapping[str, memoryview],
+        placed: Placed,
+    ) -> EntryRecord:
+        """A record that also says what it was made for and which files it needs. Derived arrays are stored now."""
+        if placed.arrays_bytes > MAX_ARRAYS_BYTES:
+            raise StoreError(f"the plan has {placed.arrays_bytes} bytes of derived weights, which is too much to keep")
+        parts = self.full_parts(source, parts)
+        found = tuple(self._external(source, location, view) for location, view in external.items())
+        arrays = self._save_arrays(_beside(self._path(source, parts)), placed) if placed.arrays else None
+        return msgspec.structs.replace(record, parts=parts, external=found, arrays=arrays)
+
+    def write(self, source: Source, record: EntryRecord) -> None:
+        """Keep a complete record. StoreError or another OSError if that is not possible."""
+        payload = msgspec.msgpack.encode(record)
+        if len(payload) > MAX_ENTRY_BYTES - len(_MAGIC) - _DIGEST_BYTES:
+            raise StoreError(f"the plan takes {len(payload)} bytes, which is too much to keep")
+        make_private(self.folder)
+        write_whole(self._path(source, record.parts), (_MAGIC, sha256(payload).digest(), payload))
+        self.evict()
+
+    def evict(self) -> None:
+        """Remove what was not used for longest, until the folder is within its limits."""
+        found = []
+        with os.scandir(self.folder) as entries:
+            for entry in entries:
+                with suppress(OSError):
+                    status = entry.stat(follow_symlinks=False)
+                    found.append((status.st_mtime_ns, status.st_size, entry.path))
+        found.sort(reverse=True)
+        total = 0
+        for number, (_, size, path) in enumerate(found):
+            total += size
+            if total > MAX_FOLDER_BYTES or number >= MAX_ENTRIES:
+                with suppress(OSError):
+                    os.unlink(path)
+
+    def _has_size(self, size_bytes: int) -> bool:
+        prefix = f"{size_bytes:x}-"
+        try:
+            return any(name.startswith(prefix) and name.endswith(".plan") for name in os.listdir(self.folder))
+        except OSError:
+            return False
+
+    def _path(self, source: Source, parts: Mapping[str, str]) -> str:
+        key = sha256(msgspec.json.encode(sorted(parts.items()))).hexdigest()[:40]
+        return os.path.join(self.folder, f"{source.size_bytes:x}-{key}.plan")
+
+    def _save_arrays(self, path: str, placed: Placed) -> FileRecord:
+        make_private(self.folder)
+        write_whole(path, placed.pieces())
+        descriptor, size = open_own(path)
+        try:
+            return FileRecord(os.path.basename(path), size, fingerprint_file(descriptor, size, self._threads))
+        finally:
+            os.close(descriptor)
+
+    def _external(self, source: Source, location: str, view: memoryview) -> FileRecord:
+        """An external file by the content that was imported, unless it was written to since."""
+        assert source.folder is not None  # the front end refuses external data without a folder
+        if os.stat(os.path.join(source.folder, location)).st_mtime_ns >= source.opened_ns:
+            raise StoreError(f"external file '{location}' was changed while it was in use")
+        content = fingerprint(lambda offset, room: view[offset : offset + len(room)], len(view), self._threads)
+        if isinstance(view.obj, mmap.mmap):
+            view.obj.madvise(mmap.MADV_DONTNEED)
+        return FileRecord(location, len(view), content)
+
+    def _same(self, expected: FileRecord, descriptor: int, size_bytes: int) -> memoryview:
+        """An open file, mapped, if its content is the expected one."""
+        try:
+            if size_bytes != expected.size_bytes:
+                raise StoreError(f"'{expected.name}' has {size_bytes} bytes instead of {expected.size_bytes}")
+            if fingerprint_file(descriptor, size_bytes, self._threads) != expected.fingerprint:
+                raise StoreError(f"'{expected.name}' has other content than it had")
+            return memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)) if size_bytes else memoryview(b"")
+        finally:
+            os.close(descriptor)
+
+
+def log_ignored(entry: str, error: Exception) -> None:
+    """Say that an entry was of no use."""
+    logger(__name__).warning("ignored the plan entry %s: %s", entry, error)
+
+
+def _beside(path: str) -> str:
+    """Where an entry's derived arrays lie."""
+    return path.removesuffix(".plan") + ".arrays"
+
+
+def _decode(data: bytes) -> EntryRecord:
+    start = len(_MAGIC) + _DIGEST_BYTES
+    payload = memoryview(data)[start:]
+    if data[: len(_MAGIC)] != _MAGIC or sha256(payload).digest() != data[len(_MAGIC) : start]:
+        raise StoreError("it is damaged, or of another format")
+    return msgspec.msgpack.decode(payload, type=EntryRecord)
+
+
+def cache_parts(precision: str) -> dict[str, str]:
+    """What an entry depends on beside the model, by name, so that a miss can be explained."""
+    from tierup import __version__
+
+    return {"version": __version__, "sources": _sources(), "processor": _processor(), "precision": precision}
+
+
+def _sources() -> str:
+    """Names the planner and the emitter as they are installed: size and time of each of our files."""
+    root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    seen = sorted(_stamps(root))
+    return sha256(repr(seen).encode()).hexdigest()[:16]
+
+
+def _stamps(folder: str) -> Iterator[tuple[str, int, int]]:
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.endswith((".py", ".so")):
+                status = entry.stat()
+                yield entry.path, status.st_size, status.st_mtime_ns
+            elif entry.is_dir() and not entry.name.startswith("__"):
+                yield from _stamps(entry.path)
+
+
+def _processor() -> str:
+    """Names the instruction set: machines that share a home folder do not share plans."""
+    try:
+        descriptor = os.open("/proc/cpuinfo", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return "unknown"
+    try:
+        text = os.read(descriptor, 1 << 13).decode(errors="replace")
+    finally:
+        os.close(descriptor)
+    lines = text.split("\n\n", 1)[0].splitlines()
+    known = [line for line in lines if line.startswith(("flags", "Features", "vendor_id", "CPU implementer"))]
+    return sha256("\n".join((os.uname().machine, *known)).encode()).hexdigest()[:16]

@@ -1,0 +1,295 @@
+"""The way from the baseline to tier 1: in the background, waited for, stopped in the middle, and gone wrong."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.security.models import model, node, value
+from tests.store.samples import entries, floats, perceptron, saved, settings
+
+import tierup
+from tierup.adapt import planning, tiering
+from tierup.adapt.background import NO_TARGET, Background, Climb
+from tierup.adapt.builders import Built
+from tierup.adapt.messages import Failure, Job, Reply
+from tierup.adapt.tiering import Refusal, tier_up_quietly
+from tierup.adapt.workers import WorkersUnavailable
+
+X = floats(3, 40)
+CLOSE = {"rtol": 0, "atol": 2e-6}  # probabilities; both tiers round sums of 64 in f32, in different orders
+
+
+@pytest.fixture(autouse=True)
+def _no_forced_tier(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TIERUP_FORCE_TIER")
+
+
+class Gate:
+    """Holds the work in the background where it asks a worker for a plan, until it is opened."""
+
+    def __init__(self, real: Any) -> None:
+        self._real = real
+        self.reached, self.open = threading.Event(), threading.Event()
+
+    def __call__(self, job: Job) -> Reply:
+        self.reached.set()
+        assert self.open.wait(60)
+        return self._real(job)
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
+    held = Gate(tiering.run_in_background)
+    monkeypatch.setattr(tiering, "run_in_background", held)
+    yield held
+    held.open.set()
+
+
+@pytest.mark.parametrize("form", ["path", "bytes", "proto"])
+def test_the_baseline_answers_until_kernels_are_there(form: str, tmp_path: Path) -> None:
+    proto = perceptron()
+    source: Any = {"path": saved(tmp_path, proto), "bytes": proto.SerializeToString(), "proto": proto}[form]
+    loaded = tierup.load(source, config=settings(tmp_path))
+    first = loaded(x=X)["y"]
+    report = loaded.settle(timeout_s=120).to_dict()
+    assert (report["settled"], report["tier"], report["reason"]) == (True, 1, "")
+    counters = report["counters"]
+    assert counters["builds"] == report["kernels"] > 0
+    assert (counters["swaps"], counters["fallback_nodes"], counters["calls"]) == (1, 0, 1)
+    np.testing.assert_allclose(loaded(x=X)["y"], first, **CLOSE)
+    assert len(entries(tmp_path)) == (form != "proto")
+    assert not list((tmp_path / "cache" / "plans").glob("*.onnx"))  # what bytes were handed to the worker in
+    again = tierup.load(source, config=settings(tmp_path)).settle(timeout_s=120).to_dict()
+    assert again["counters"]["builds"] == 0  # the second one finds plan or kernels in the cache
+    assert again["tier"] == 1
+
+
+def test_force_tier_0_stays_there(tmp_path: Path) -> None:
+    report = tierup.load(perceptron(), config=settings(tmp_path, force_tier=0)).settle().to_dict()
+    assert (report["tier"], report["settled"], report["counters"]["builds"]) == (0, True, 0)
+
+
+def test_force_tier_1_is_there_at_once(tmp_path: Path) -> None:
+    report = tierup.load(perceptron(), config=settings(tmp_path, force_tier=1)).report().to_dict()
+    assert (report["tier"], report["settled"]) == (1, True)
+    assert report["counters"]["builds"] == report["kernels"]
+    assert report["counters"]["swaps"] == 0  # nothing was there before
+
+
+def test_settle_gives_up_after_its_time(tmp_path: Path, gate: Gate) -> None:
+    loaded = tierup.load(saved(tmp_path, perceptron()), config=settings(tmp_path))
+    report = loaded.settle(timeout_s=0.01)
+    assert not report.to_dict()["settled"]
+    assert "being built" in str(report)
+    gate.open.set()
+    assert loaded.settle(timeout_s=120).to_dict()["settled"]
+    assert loaded.report().tier == 1
+
+
+def test_a_frozen_model_does_not_change(tmp_path: Path, gate: Gate) -> None:
+    loaded = tierup.load(saved(tmp_path, perceptron()), config=settings(tmp_path))
+    assert gate.reached.wait(60)
+    before = loaded(x=X)["y"].tobytes()
+    loaded.freeze()
+    assert loaded.settle(timeout_s=0).to_dict()["settled"]
+    gate.open.set()
+    wait_for_background(tmp_path)
+    assert (loaded.report().tier, loaded.report().to_dict()["counters"]["swaps"]) == (0, 0)
+    assert loaded(x=X)["y"].tobytes() == before
+
+
+def test_a_model_is_closed_while_kernels_are_built(tmp_path: Path, gate: Gate) -> None:
+    loaded = tierup.load(saved(tmp_path, perceptron()), config=settings(tmp_path))
+    assert gate.reached.wait(60)
+    loaded.close()
+    gate.open.set()
+    wait_for_background(tmp_path)
+    assert loaded.program is None
+    with pytest.raises(tierup.TierupError, match="closed"):
+        loaded(x=X)
+    with pytest.raises(tierup.TierupError, match="closed"):
+        _ = loaded.imported
+
+
+def test_a_dropped_model_is_gone_while_kernels_are_built(tmp_path: Path, gate: Gate) -> None:
+    loaded = tierup.load(saved(tmp_path, perceptron()), config=settings(tmp_path))
+    assert gate.reached.wait(60)
+    gone, origin = weakref.ref(loaded), weakref.ref(loaded._origin)
+    del loaded
+    gc.collect()
+    assert gone() is None
+    gate.open.set()
+    wait_for_background(tmp_path)
+    gc.collect()
+    assert origin() is None
+
+
+def wait_for_background(folder: Path) -> None:
+    """Everything submitted so far is done when a later model is."""
+    other = folder / "later"
+    other.mkdir()
+    assert tierup.load(perceptron(9), config=settings(other)).settle(timeout_s=120).to_dict()["settled"]
+
+
+def test_a_worker_that_fails_leaves_the_baseline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(tiering, "run_in_background", lambda job: Failure("the planner has a cold"))
+    loaded = tierup.load(saved(tmp_path, perceptron()), config=settings(tmp_path))
+    report = loaded.settle(timeout_s=120).to_dict()
+    assert (report["tier"], report["settled"], report["reason"]) == (0, True, "the planner has a cold")
+    assert "stays as it is" in caplog.text
+    assert loaded(x=X)["y"].shape == (3, 33)
+
+
+def test_an_error_in_the_background_leaves_the_baseline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: Any, **__: Any) -> Any:
+        raise ZeroDivisionError("nobody thought of this")
+
+    monkeypatch.setattr(tiering, "restore", fail)
+    report = tierup.load(saved(tmp_path, perceptron()), config=settings(tmp_path)).settle(timeout_s=120).to_dict()
+    assert (report["tier"], report["reason"]) == (0, "ZeroDivisionError: nobody thought of this")
+    assert "Traceback" in caplog.text
+
+
+def test_without_workers_the_plan_is_made_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(job: Job) -> Reply:
+        raise WorkersUnavailable("no processes today")
+
+    monkeypatch.setattr(tiering, "run_in_background", none)
+    loaded = tierup.load(saved(tmp_path, perceptron()), config=settings(tmp_path))
+    assert loaded.settle(timeout_s=120).tier == 1
+    assert len(entries(tmp_path)) == 1
+
+
+def test_a_machine_without_a_target_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tiering, "target_of", lambda identity: None)
+    monkeypatch.setattr(planning, "target_of", lambda identity: None)
+    report = tierup.load(perceptron(), config=settings(tmp_path)).settle(timeout_s=120).to_dict()
+    assert (report["tier"], report["reason"]) == (0, NO_TARGET)
+    with pytest.raises(tierup.ConfigError, match="AVX2"):
+        tierup.load(perceptron(), config=settings(tmp_path, force_tier=1))
+
+
+def test_a_model_without_kernels_stays_where_it_is(tmp_path: Path) -> None:
+    proto = model([node("NonZero", ["x"], ["y"])], [value("x", ["n"])], [value("y", [1, None], 7)])
+    for source in (proto, saved(tmp_path, proto)):
+        report = tierup.load(source, config=settings(tmp_path)).settle(timeout_s=120).to_dict()
+        assert (report["tier"], report["reason"]) == (0, "no part of the model compiles to kernels")
+    assert entries(tmp_path) == []
+
+
+@pytest.mark.parametrize("form", ["path", "proto"])
+def test_a_proof_can_refuse_a_kernel(form: str, tmp_path: Path) -> None:
+    source: Any = perceptron() if form == "proto" else saved(tmp_path, perceptron())
+    loaded = tierup.load(source, config=settings(tmp_path, force_tier=0))
+    seen: list[int] = []
+
+    def refuse(texts: Sequence[str], kernels: Sequence[Built]) -> Sequence[Refusal]:
+        seen.append(len(texts))
+        return [Refusal(1, "it is off by one")]
+
+    climb = Climb("perceptron", loaded._go_live, loaded._origin, loaded._progress, settings(tmp_path))
+    tier_up_quietly(climb, refuse)
+    report = loaded.report().to_dict()
+    assert (report["tier"], report["counters"]["refusals"]) == (0, 1)
+    assert report["reason"] == f"kernel 1 of {seen[0]} was refused: it is off by one"
+    assert entries(tmp_path) == []
+    tier_up_quietly(climb, lambda texts, kernels: [])
+    assert loaded.report().tier == 1
+
+
+def test_a_file_that_is_replaced_meanwhile_is_not_planned(tmp_path: Path, gate: Gate) -> None:
+    path = saved(tmp_path, perceptron())
+    loaded = tierup.load(path, config=settings(tmp_path))
+    assert gate.reached.wait(60)
+    saved(tmp_path, perceptron(1), "new.onnx").replace(path)
+    gate.open.set()
+    report = loaded.settle(timeout_s=120).to_dict()
+    assert report["tier"] == 0
+    assert "is not the file that it was" in report["reason"]
+    assert entries(tmp_path) == []
+
+
+def test_calls_go_on_while_the_program_is_swapped(tmp_path: Path) -> None:
+    loaded = tierup.load(saved(tmp_path, perceptron()), config=settings(tmp_path))
+    expected = loaded(x=X)["y"]
+    stop, wrong = threading.Event(), []
+
+    def work() -> None:
+        while not stop.is_set():
+            if not np.allclose(loaded(x=X)["y"], expected, **CLOSE):
+                wrong.append(loaded.report().tier)
+
+    callers = [threading.Thread(target=work) for _ in range(2)]
+    for caller in callers:
+        caller.start()
+    report = loaded.settle(timeout_s=120)
+    stop.set()
+    for caller in callers:
+        caller.join()
+    assert (report.tier, wrong) == (1, [])
+
+
+def run_python(code: str) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if name != "TIERUP_FORCE_TIER"}
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False, env=environment
+    )
+
+
+@pytest.mark.parametrize("end", ["", "import sys; sys.exit(0)", "loaded.settle(0.3)", "import time; del loaded"])
+def test_the_process_ends_while_kernels_are_built(end: str, tmp_path: Path) -> None:
+    """At once, without a word, and without waiting."""
+    path, cache = saved(tmp_path, perceptron()), tmp_path / "cache"
+    done = run_python(f"""
+import numpy as np, tierup
+loaded = tierup.load({str(path)!r}, config=tierup.Config(cache_dir={str(cache)!r}, adapt=False))
+loaded(x=np.ones((1, 40), np.float32))
+{end}
+""")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_a_forked_child_keeps_what_it_has(tmp_path: Path, gate: Gate) -> None:
+    loaded = tierup.load(saved(tmp_path, perceptron()), config=settings(tmp_path))
+    assert gate.reached.wait(60)
+    expected = loaded(x=X)["y"]
+    child = os.fork()
+    if child == 0:
+        report = loaded.settle(timeout_s=5).to_dict()
+        same = np.array_equal(loaded(x=X)["y"], expected)
+        os._exit(0 if same and report["tier"] == 0 and "forked" in report["reason"] else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_work_is_done_in_order_and_the_thread_goes() -> None:
+    done: list[int] = []
+    last = threading.Event()
+
+    def run(climb: Any) -> None:
+        done.append(climb)
+        if climb == 4:
+            last.set()
+
+    background = Background(run)
+    for number in range(5):
+        background.submit(number)  # type: ignore[arg-type]  # anything that `run` takes
+    assert last.wait(60)
+    for thread in threading.enumerate():
+        if thread.name == "tierup-background" and thread is not threading.current_thread():
+            thread.join(60)
+    assert done == [0, 1, 2, 3, 4]
+    assert not background._running

@@ -321,3 +321,28 @@ def test_memory_that_is_read_under_two_names_is_not_written_over() -> None:
     baseline = tierup.load(proto, config=tierup.Config(force_tier=0))
     x = floats(32, 32)
     np.testing.assert_allclose(compiled(x=x)["y"], baseline(x=x)["y"], atol=1e-4)
+
+
+@pytest.mark.parametrize("right", [["k", 40], ["b", "k", 40], ["b", 40, "k"]])
+@pytest.mark.parametrize("dtype", [np.float64, np.float16, np.int32, np.int64, np.uint32])
+def test_products_of_other_types(dtype: Any, right: list[Any]) -> None:
+    """Of integers they are exact; of f16 they are summed in f32 and rounded once."""
+    code = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    turned = right[-1] == "k"
+    nodes = [node("Transpose", ["w"], ["t"], perm=[0, 2, 1])] if turned else []
+    nodes.append(node("MatMul", ["x", "t" if turned else "w"], ["y"]))
+    inputs = [value("x", ["b", "t", "k"], code), value("w", right, code)]
+    compiled = tierup.load(model(nodes, inputs, [value("y", ["b", "t", 40], code)]), config=tierup.Config(force_tier=1))
+    assert compiled.report().fallback_nodes == 0
+    for sizes in ({"b": 2, "t": 9, "k": 33}, {"b": 1, "t": 1, "k": 1}, {"b": 2, "t": 3, "k": 0}):
+        x, w = ((10 * floats(*(sizes.get(d, d) for d in dims))).astype(dtype) for dims in (["b", "t", "k"], right))
+        y = compiled(x=x, w=w)["y"]
+        wide = np.int64 if np.issubdtype(dtype, np.integer) else np.float64
+        exact = np.matmul(x.astype(wide), w.swapaxes(-1, -2).astype(wide) if turned else w.astype(wide))
+        if wide is np.int64:
+            assert np.array_equal(y, exact.astype(dtype))
+        else:
+            bound = np.matmul(abs(x).astype(wide), abs(w.swapaxes(-1, -2) if turned else w).astype(wide))
+            sums = np.float32 if dtype is np.float16 else dtype  # and half a step of the result's own type
+            eps = (4 + sizes["k"] ** 0.5) * np.finfo(sums).eps * bound + np.finfo(dtype).eps * abs(exact)
+            assert (abs(y - exact) <= eps).all()

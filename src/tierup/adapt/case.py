@@ -133,7 +133,7 @@ class _Isolation:
         self._reads, self._writes = values_read(kernels), values_written(kernels)
         self._digests = dict(graph.weights)
         self._producers = {v: i for i, node in enumerate(graph.nodes) for v in node.outputs if v is not None}
-        self._looked_into = {op.args[0] for op in dims.ops if op.op == "elem"}
+        self._holding = self._looked_into()
         self._unread: dict[ValueId, None] = {}
         self._known = self._sizes_among(self._reads)
         self._constants: dict[ValueId, None] = {}
@@ -173,21 +173,24 @@ class _Isolation:
             else:
                 yield value
 
-    def _sizes_among(self, values: Sequence[ValueId]) -> dict[ValueId, tuple[Dim, ...]]:
-        """Values whose elements are sizes of the kernels: what is read from them is what the sizes say."""
+    def _looked_into(self) -> set[Dim]:
+        """The values whose elements are sizes of the kernels, or of what they read and write."""
         used = [dim for kernel in self._kernels for dim in sizes_of(kernel)]
         used += [dim for value in (*self._reads, *self._writes) for dim in self._shape(value)]
-        holding = self._behind(used).looked_into()
-        found = {v: self._sizes_in(v) for v in values if v in self._contents or v in holding}
-        return {value: sizes for value, sizes in found.items() if sizes is not None}
+        return self._behind(used).looked_into()
 
     def _behind(self, dims: Iterable[Dim]) -> _Dims:
         found = _Dims(self._builder.ops, 0)
         found.need(dims)
         return found
 
+    def _sizes_among(self, values: Sequence[ValueId]) -> dict[ValueId, tuple[Dim, ...]]:
+        """What is read from these is what sizes say."""
+        found = {value: self._sizes_in(value) for value in values}
+        return {value: sizes for value, sizes in found.items() if sizes is not None}
+
     def _sizes_in(self, value: ValueId) -> tuple[Dim, ...] | None:
-        """What a value holds, where sizes are made of it: known, or read from it element by element.
+        """What a value holds, where that is known as sizes, or sizes are read from it element by element.
 
         What is known only when these kernels have run is no size that they were called with.
         """
@@ -195,7 +198,8 @@ class _Isolation:
         if value in self._contents:
             sizes = self._contents[value]
             return None if self._behind(sizes).looked_into() & set(self._writes) else sizes
-        if value not in self._looked_into or len(shape) > 1 or not all(isinstance(size, int) for size in shape):
+        is_looked_into = value in self._holding or (value not in self._producers and value not in self._reads)
+        if not is_looked_into or len(shape) > 1 or not all(isinstance(size, int) for size in shape):
             return None
         return tuple(self._builder.elem(value, place) for place in range(math.prod(map(int, shape))))  # type: ignore[arg-type]
 

@@ -14,7 +14,7 @@ import numpy as np
 from tierup.adapt.case import Case, values_read
 from tierup.adapt.trial import Sized, Unfit
 from tierup.ir.graph import Node, ValueId
-from tierup.ir.types import Array, DType
+from tierup.ir.types import Array, Dim, DType, Sym
 from tierup.plan.regions import COMPUTED
 
 Draw = np.random.Generator
@@ -178,8 +178,11 @@ def draw_sizes(case: Case, draw: Draw, profile: str) -> Sized | None:
     best: Sized | None = None
     limit = _LIMIT_ELEMS.get(profile, _USUAL_LIMIT_ELEMS) + least_elements(case)
     for attempt in range(_ATTEMPTS):
+        numbers = _numbers(draw, case.open_sizes, profile, attempt)
+        if attempt // 2 % 2:
+            _pin(case, numbers)
         try:
-            sized = Sized(case, _numbers(draw, case.open_sizes, profile, attempt))
+            sized = Sized(case, numbers)
         except Unfit:
             continue
         if best is None or sized.elements < best.elements:
@@ -187,6 +190,21 @@ def draw_sizes(case: Case, draw: Draw, profile: str) -> Sized | None:
         if sized.elements <= limit or not case.open_sizes:
             return sized
     return best
+
+
+def _pin(case: Case, numbers: list[int]) -> None:
+    """Make sizes equal that the dim program compares: calls are checked so for what the region needs."""
+
+    def place(dim: Dim) -> int | None:
+        op = case.graph.dims[dim.id] if isinstance(dim, Sym) else None
+        return op.args[1] if op is not None and op.op == "elem" and isinstance(op.args[1], int) else None
+
+    for a, b in (op.args for op in case.graph.dims if op.op == "eq"):
+        left, right = place(a), place(b)
+        if left is not None and (right is not None or isinstance(b, int)):
+            numbers[left] = b if isinstance(b, int) else numbers[right or 0]
+        elif right is not None and isinstance(a, int):
+            numbers[right] = a
 
 
 def why_unfit(case: Case) -> str:
@@ -217,4 +235,6 @@ def _numbers(draw: Draw, count: int, profile: str, attempt: int) -> list[int]:
         numbers[draw.integers(count)] = draw.choice(_LARGE)
     if attempt % 2 and count:  # some regions need equal sizes
         numbers[:] = numbers.max() if profile == "larger" else numbers[0]
-    return [max(int(number) >> attempt // _HALVED_AFTER, 1) for number in numbers]
+    halved = attempt // _HALVED_AFTER
+    least = 1 if attempt < _ATTEMPTS - _HALVED_AFTER else 0  # some regions have no elements at all
+    return [max(int(number) >> halved, least) for number in numbers]

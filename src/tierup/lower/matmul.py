@@ -39,7 +39,9 @@ class _Matmul:
         self._product = graph.nodes[region.nodes[0]]
         self._maps = [graph.nodes[index] for index in region.nodes[1:]]
         self._dims = dims
-        self._lanes = lanes
+        stored = self._dtype(self._output())
+        self._sum = DType.F32 if stored in (DType.F16, DType.BF16) else stored
+        self._lanes = lanes = max(1, lanes * 4 // max(4, self._sum.numpy.itemsize))
         self._sizes = Sizes()
         self._names = Names()
         *batch, rows, self._n = region.domain
@@ -57,6 +59,11 @@ class _Matmul:
 
     def _input(self, index: int) -> ValueId:
         value = self._product.inputs[index]
+        assert value is not None
+        return value
+
+    def _output(self) -> ValueId:
+        value = self._product.outputs[0]
         assert value is not None
         return value
 
@@ -81,11 +88,11 @@ class _Matmul:
         result = (self._maps or [self._product])[-1].outputs[0]
         assert result is not None
         body, grid = self._body(), self._grid()
-        buffers = [Buffer("a", DType.F32), Buffer("w", DType.F32)]
+        buffers = [Buffer("a", self._dtype(self._input(0))), Buffer("w", self._dtype(self._input(1)))]
         buffers += [Buffer(name, self._dtype(value)) for value, name in self._operands.items()]
         buffers.append(Buffer("out", self._dtype(result), "out"))
         if self._turned:
-            buffers.append(Buffer("scratch", DType.F32, "scratch"))
+            buffers.append(Buffer("scratch", self._sum, "scratch"))
         program = TileProgram("matmul", tuple(buffers), len(self._sizes.dims), grid, body, ("j",))
         right = Panels(self._input(1), self._width) if self._packed else self._b.base
         return Kernel(
@@ -94,7 +101,7 @@ class _Matmul:
             tuple(self._sizes.dims),
             (*((size, 1) for size in self._batch), (self._n, self._width)),
             self._grain(),
-            self._dims.mul(self._k, 4 * self._width) if self._turned else 0,
+            self._dims.mul(self._k, self._sum.numpy.itemsize * self._width) if self._turned else 0,
         )
 
     def _grid(self) -> tuple[Grid, ...]:
@@ -139,7 +146,7 @@ class _Matmul:
     def _turn(self) -> Loop:
         """This panel of the right side, its columns side by side, in scratch."""
         name = self._names.new("t")
-        load = Load(name, Tile(DType.F32, ("t", "j")), "w", self._at(self._b, "t", "j"))
+        load = Load(name, Tile(self._sum, ("t", "j")), "w", self._at(self._b, "t", "j"))
         store = Store("scratch", Index((("t", self._width), ("j", 1)), 0, (("j", 0),)), name)
         return Loop("t", self._sizes.of(self._k), self._lanes, (load, store))
 
@@ -152,15 +159,15 @@ class _Matmul:
 
     def _rows(self, rows: int, begin: Dim, end: Dim) -> Loop:
         i, k, names = f"i{rows}", f"k{rows}", self._names
-        tile = Tile(DType.F32, (i, "j"))
+        tile = Tile(self._sum, (i, "j"))
         start, total, b, a, new, old = (names.new(hint) for hint in ("zero", "sum", "b", "a", "new", "old"))
         inner = Loop(
             k,
             self._sizes.of(self._k),
             1,
             (
-                Load(b, Tile(DType.F32, (k, "j")), "scratch" if self._turned else "w", self._right_index(k)),
-                Load(a, Tile(DType.F32, (i, k)), "a", self._at(self._a, i, k)),
+                Load(b, Tile(self._sum, (k, "j")), "scratch" if self._turned else "w", self._right_index(k)),
+                Load(a, Tile(self._sum, (i, k)), "a", self._at(self._a, i, k)),
                 Dot(new, tile, a, b, old, k),
             ),
             ((old, start),),
@@ -175,9 +182,7 @@ class _Matmul:
     def _epilogue(self, body: list[Statement], i: str, total: str) -> str:
         """The maps behind the product on one tile; returns the name of the last."""
         values: dict[ValueId, tuple[str, Tile]] = {}
-        product = self._product.outputs[0]
-        assert product is not None
-        values[product] = (total, Tile(DType.F32, (i, "j")))
+        values[self._output()] = (total, Tile(self._sum, (i, "j")))
         for node in self._maps:
             arguments = [self._argument(body, values, value, i) for value in node.inputs]
             result = node.outputs[0]

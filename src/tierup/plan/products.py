@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tierup.ir.graph import Graph, Node, ValueId
-from tierup.ir.types import Shape
+from tierup.ir.types import DType, Shape
 from tierup.plan.attention import attention
 from tierup.plan.regions import ELEMENTWISE, Region, legality, shape_of, tensor
 
@@ -76,6 +76,9 @@ def _leaving(graph: Graph, uses: dict[ValueId, list[int]], nodes: list[int]) -> 
 def _is_epilogue(graph: Graph, node: Node, inside: set[ValueId | None], domain: Shape) -> bool:
     if node.op.removeprefix("core.") not in ELEMENTWISE or legality(graph, node) is not None:
         return False
+    types = [tensor(graph, value).dtype for value in (*node.inputs, *node.outputs)]
+    if any(dtype in (DType.F16, DType.BF16) for dtype in types):
+        return False  # they are rounded after every op, and products are not
     if shape_of(tensor(graph, node.outputs[0])) != domain:
         return False
     shapes = [shape_of(tensor(graph, value)) for value in node.inputs if value not in inside]

@@ -117,8 +117,6 @@ def legality(graph: Graph, node: Node) -> str | None:
 
 def _matmul_legality(graph: Graph, node: Node) -> str | None:
     left, right = (tensor(graph, value) for value in node.inputs)
-    if left.dtype is not DType.F32:
-        return f"products of {left.dtype!r} are not compiled yet"
     batch = shape_of(tensor(graph, node.outputs[0]))[:-2]
     if len(shape_of(right)) != 2 and any(present_axes(shape_of(side)[:-2], batch) is None for side in (left, right)):
         return "whether the batches of the product broadcast is known only in the call"

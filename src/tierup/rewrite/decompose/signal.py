@@ -11,7 +11,7 @@ import math
 import numpy as np
 
 from tierup.ir.graph import Node, ValueId
-from tierup.ir.types import Array, Dim
+from tierup.ir.types import Array, Dim, DType
 from tierup.rewrite.decompose.core import Core, Declined, Decomposition
 
 _LONGEST = 512
@@ -85,9 +85,12 @@ def _axis(b: Core, n: Node) -> int:
 
 
 def _applied(b: Core, x: ValueId, axis: int, matrix: Array) -> ValueId:
-    """x with (parts, inputs, parts', outputs) applied to its `axis` and its last one."""
+    """x with (parts, inputs, parts', outputs) applied to its `axis` and its last one.
+
+    In f64: most results are small differences of large sums, and fast transforms round them far less than products.
+    """
     parts, inputs, results, outputs = matrix.shape
-    wide, rank = b.wide(x), b.rank(x)
+    wide, rank = b.cast(x, DType.F64), b.rank(x)
     others = [i for i in range(rank - 1) if i != axis]
     rows = b.transpose(wide, (*others, rank - 1, axis))
     outer = [b.shape(x)[i] for i in others]

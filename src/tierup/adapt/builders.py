@@ -150,6 +150,11 @@ def run_in_background(job: Job) -> Reply:
     return reply
 
 
+def run_all_in_background(jobs: Sequence[Job], *, at_most: int, limit_s: float = JOB_LIMIT_S) -> list[Reply]:
+    """The same for several jobs, with at most so many workers at once and so many seconds for each."""
+    return _BACKGROUND.run(jobs, at_most=at_most, limit_s=limit_s)
+
+
 def codes(results: Sequence[Built | Failure]) -> list[bytes]:
     """The machine code of all of them; BuildError if one was not built."""
     for number, result in enumerate(results):

@@ -14,10 +14,10 @@ from typing import Annotated, TypeVar
 import msgspec
 from msgspec import Meta
 
+from tierup.adapt.proof import REASON_LIMIT_CHARS, Proof
 from tierup.codegen.target import Target
 
 MESSAGE_LIMIT_BYTES = 64 << 20
-REASON_LIMIT_CHARS = 2000
 
 _LENGTH = struct.Struct("<I")
 _READ_BYTES = 1 << 18
@@ -44,7 +44,15 @@ class PlanModel(msgspec.Struct, frozen=True, tag="plan", forbid_unknown_fields=T
     signatures: Annotated[tuple[tuple[tuple[int, ...], ...], ...], Meta(max_length=64)] = ()
 
 
-Job = Compile | PlanModel
+class Prove(msgspec.Struct, frozen=True, tag="prove", forbid_unknown_fields=True):
+    """Try these kernels on drawn inputs. `case` is a `case_record.CaseRecord`, which whoever sends it need not know."""
+
+    case: bytes
+    codes: Annotated[tuple[Annotated[bytes, Meta(min_length=1)], ...], Meta(min_length=1, max_length=4096)]
+    target: Target
+
+
+Job = Compile | PlanModel | Prove
 
 
 class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -72,16 +80,27 @@ class Compiled(msgspec.Struct, frozen=True, tag="compiled", forbid_unknown_field
     codes: Annotated[tuple[Annotated[bytes, Meta(min_length=1)] | Failure, ...], Meta(max_length=4096)]
 
 
+class PlacedCase(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What to try the kernels of these slots on, as `Prove` takes it; or the reason why they cannot be tried."""
+
+    slots: Annotated[tuple[Annotated[int, Meta(ge=0, lt=4096)], ...], Meta(min_length=1, max_length=4096)]
+    case: bytes = b""
+    reason: Reason = ""
+
+
 class PlannedModel(msgspec.Struct, frozen=True, tag="planned", forbid_unknown_fields=True):
-    """A plan entry without kernels, and the tile programs of its kernels; none if nothing compiles."""
+    """A plan entry without kernels, the tile programs of its kernels, if anything compiles, and how to prove them."""
 
     entry: bytes
     programs: Annotated[tuple[str, ...], Meta(max_length=4096)]
     target: Target
+    cases: Annotated[tuple[PlacedCase, ...], Meta(max_length=65_536)] = ()
 
 
-Reply = Compiled | PlannedModel | Failure
-REPLIES: msgspec.msgpack.Decoder[Ready | Reply] = msgspec.msgpack.Decoder(Ready | Compiled | PlannedModel | Failure)
+Reply = Compiled | PlannedModel | Proof | Failure
+REPLIES: msgspec.msgpack.Decoder[Ready | Reply] = msgspec.msgpack.Decoder(
+    Ready | Compiled | PlannedModel | Proof | Failure
+)
 REQUESTS: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)
 
 
@@ -91,6 +110,8 @@ def fits(job: Job, reply: Reply) -> bool:
         return True
     if isinstance(job, PlanModel):
         return isinstance(reply, PlannedModel)
+    if isinstance(job, Prove):
+        return isinstance(reply, Proof)
     return isinstance(reply, Compiled) and len(reply.codes) == len(job.programs)
 
 

@@ -14,6 +14,7 @@ import msgspec
 
 from tierup.adapt.background import NO_TARGET
 from tierup.adapt.messages import PlanModel, PlannedModel
+from tierup.adapt.proofs import placed_cases
 from tierup.codegen.target import Target, target_of
 from tierup.errors import ConfigError, ModelError
 from tierup.frontends.onnx import Imported, load_onnx
@@ -92,7 +93,8 @@ def plan_model(job: PlanModel) -> PlannedModel:
         return PlannedModel(b"", (), planned.target)
     plans = Plans(job.cache_dir, job.threads)
     entry = make_entry(planned, imported, source, job.parts, plans)
-    return PlannedModel(msgspec.msgpack.encode(entry), tuple(planned.texts), planned.target)
+    cases = placed_cases(planned.compiled, planned.weights)
+    return PlannedModel(msgspec.msgpack.encode(entry), tuple(planned.texts), planned.target, cases)
 
 
 def _allow_bytes(count: int) -> None:

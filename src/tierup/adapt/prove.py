@@ -15,15 +15,15 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated
 
 import msgspec
 import numpy as np
-from msgspec import Meta
 
 from tierup.adapt.case import Case
 from tierup.adapt.case_record import CaseRecord, case_of
 from tierup.adapt.draws import Draw, draw_inputs, draw_sizes, least_elements, outside, why_unfit
+from tierup.adapt.messages import Prove
+from tierup.adapt.proof import REASON_LIMIT_CHARS, Proof
 from tierup.adapt.trial import Sized, Trial
 from tierup.codegen.target import Target
 from tierup.errors import InputError, TierupError
@@ -47,23 +47,6 @@ _WANTED_ELEMS = 512  # to judge, and to compare; small regions are tried more of
 _LAPS, _MORE_ROUNDS = 8, 16
 _LARGE_ELEMS = 1 << 20  # an evaluation of more takes some tens of ms: then a few rounds have to do
 _JUDGED_SHARE = 0.1  # where less than this can be compared, nothing was proved
-
-_Count = Annotated[int, Meta(ge=0)]
-_Number = Annotated[float, Meta(ge=0)]
-
-
-class Proof(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What came of a proof. `reason` says why a kernel may not serve. `worst` is the largest error in units of eps · B,
-    `rms` and `rms_baseline` those of the kernel and of the baseline over `judged` elements."""
-
-    passed: bool
-    reason: Annotated[str, Meta(max_length=2000)]
-    worst: _Number
-    rms: _Number
-    rms_baseline: _Number
-    judged: _Count
-    rounds: _Count
-    seconds: _Number
 
 
 @dataclass(frozen=True)
@@ -120,9 +103,9 @@ def prove(case: Case, addresses: Sequence[int], *, seed: int = 0) -> Proof:
             attempt.go()
         reason = ""
     except Refused as refused:
-        reason = str(refused)[:2000]
+        reason = str(refused)[:REASON_LIMIT_CHARS]
     except TierupError as error:
-        reason = f"the region cannot be evaluated: {error}"[:2000]
+        reason = f"the region cannot be evaluated: {error}"[:REASON_LIMIT_CHARS]
     return attempt.proof(reason, time.perf_counter() - began)
 
 
@@ -142,6 +125,11 @@ class _Question:
     arguments: list[Array]
     unit: float
     expected: list[Bounded]
+
+
+def prove_job(job: Prove) -> Proof:
+    """A worker's answer."""
+    return prove_code(msgspec.msgpack.decode(job.case, type=CaseRecord), job.codes, job.target)
 
 
 class _Attempt:

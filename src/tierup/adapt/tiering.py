@@ -15,7 +15,9 @@ import msgspec
 
 from tierup.adapt.background import NO_TARGET, Climb, Stopped
 from tierup.adapt.builders import Builders, Built, codes, run_in_background
-from tierup.adapt.messages import Failure, PlanModel, PlannedModel
+from tierup.adapt.messages import Failure, PlacedCase, PlanModel, PlannedModel
+from tierup.adapt.proof import Refusal
+from tierup.adapt.proofs import placed_cases, refusals_of
 from tierup.adapt.workers import WorkersUnavailable
 from tierup.codegen.image import runs_images
 from tierup.codegen.target import Target, target_of
@@ -34,13 +36,6 @@ from tierup.store.records import EntryRecord, KernelRecord
 from tierup.store.source import FileSource, Source
 
 log = logger(__name__)
-
-
-class Refusal(msgspec.Struct, frozen=True):
-    """A kernel that may not serve, and why."""
-
-    slot: int
-    reason: str
 
 
 Prove = Callable[[Sequence[str], Sequence[Built]], Sequence[Refusal]]  # of tile programs as text, and their kernels
@@ -87,13 +82,14 @@ def _with_plan_from_worker(climb: Climb, prove: Prove | None) -> None:
     source = climb.origin().source
     assert source is not None  # `_can_plan_apart` has seen it
     try:
-        entry, texts, target = _plan_apart(source, config, climb.signatures)
+        entry, planned = _plan_apart(source, config, climb.signatures)
     except WorkersUnavailable as error:
         log.warning("the plan of model %r is made in this process: %s", climb.name, error)
         _with_plan_from_here(climb, prove)
         return
-    kernels = _build(climb, texts, target)
-    _check_proofs(climb, texts, kernels, prove)
+    kernels = _build(climb, planned.programs, planned.target)
+    prove = prove or _in_workers(planned.cases, planned.target, config)
+    _check_proofs(climb, planned.programs, kernels, prove)
     entry = _with_kernels(entry, kernels)
     origin = climb.origin()
     warm = restore(plans.open(source, entry), origin, config, climb.constants)
@@ -114,6 +110,8 @@ def _with_plan_from_here(climb: Climb, prove: Prove | None, forced: bool = False
     if not texts and not forced:
         raise NotBetter("no part of the model compiles to kernels")
     kernels = _build(climb, texts, planned.target, urgent=forced)
+    if prove is None and not forced:  # a caller that forces a tier gets it as it is
+        prove = _in_workers(placed_cases(planned.compiled, planned.weights), planned.target, config)
     _check_proofs(climb, texts, kernels, prove)
     baseline = Baseline(origin.imported)
     constants = bind_plan(plan, planned.weights, config.threads, climb.constants)
@@ -144,10 +142,8 @@ def _can_plan_apart(climb: Climb) -> bool:
     return True
 
 
-def _plan_apart(
-    source: Source, config: Config, signatures: tuple[Signature, ...]
-) -> tuple[EntryRecord, Sequence[str], Target]:
-    """The plan's entry without kernels, the programs of its kernels, and what they are for."""
+def _plan_apart(source: Source, config: Config, signatures: tuple[Signature, ...]) -> tuple[EntryRecord, PlannedModel]:
+    """The plan's entry without kernels, and what its kernels are built of and proved on."""
     with _as_file(source, _plans(config).folder) as (path, stamp):
         job = PlanModel(path, stamp, config.cache_path, cache_parts(config.precision), config.threads, signatures)
         reply = run_in_background(job)
@@ -156,7 +152,7 @@ def _plan_apart(
     assert isinstance(reply, PlannedModel)  # the only other reply that fits such a job
     if not reply.programs:
         raise NotBetter("no part of the model compiles to kernels")
-    return msgspec.msgpack.decode(reply.entry, type=EntryRecord), reply.programs, reply.target
+    return msgspec.msgpack.decode(reply.entry, type=EntryRecord), reply
 
 
 @contextmanager
@@ -189,6 +185,12 @@ def _build(climb: Climb, texts: Sequence[str], target: Target, urgent: bool = Fa
     built = [result for result in results if isinstance(result, Built)]
     counts.object_hits += sum(kernel.cached for kernel in built)
     return built
+
+
+def _in_workers(cases: Sequence[PlacedCase], target: Target, config: Config) -> Prove:
+    """Proves the kernels of a plan in processes that calls do not wait for."""
+    workers = max(1, config.threads - 1)
+    return lambda texts, kernels: refusals_of(cases, [k.code for k in kernels], target, workers=workers)
 
 
 def _check_proofs(climb: Climb, texts: Sequence[str], kernels: Sequence[Built], prove: Prove | None) -> None:

@@ -21,12 +21,14 @@ from tierup.adapt.messages import (
     Job,
     PlanModel,
     PlannedModel,
+    Prove,
     Ready,
     Reply,
     failure,
     pack,
     receive,
 )
+from tierup.adapt.proof import Proof
 from tierup.adapt.watch import watch_parent
 from tierup.store.versions import emitter_version
 
@@ -69,7 +71,13 @@ def _plan(job: PlanModel) -> PlannedModel:
     return plan_model(job)
 
 
-_ANSWERS: dict[type[Job], Callable[[Any], Reply]] = {Compile: _compile, PlanModel: _plan}
+def _prove(job: Prove) -> Proof:
+    from tierup.adapt.prove import prove_job  # the reference, the tile programs: most workers only compile
+
+    return prove_job(job)
+
+
+_ANSWERS: dict[type[Job], Callable[[Any], Reply]] = {Compile: _compile, PlanModel: _plan, Prove: _prove}
 
 
 def _limit_memory() -> None:

@@ -1,12 +1,13 @@
 """The loops of a rows region: its domain folded to few axes, the one that lies along the lanes, and what is a loop.
 
 Neighbouring axes are one where every address steps over the inner one as a whole: most regions over any number of axes
-have one or two in the end. Lanes lie along the axis on which most elements are neighbours in memory.
+have one or two in the end. Lanes lie along the axis on which most elements are neighbours in memory. Where what is read
+lies side by side along another axis, tiles have that axis too: they are read along it and turned over in registers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tierup.ir.types import Dim
@@ -16,8 +17,13 @@ from tierup.plan.forms import Linear
 from tierup.plan.strides import Strides
 
 LANE = "j"
+ROWS = "i"
 _VECTORS = 2  # a step is two vectors: latency is hidden, and long bodies do not spill
-_STORE_WEIGHT = 2  # a scatter costs more than a gather
+_STORE_WEIGHT = 16  # a scatter costs far more than a load that is turned over
+_TYPICAL = 64  # an open size, to weigh work by
+_STEP_ELEMS = 4096  # a step of the grid costs some divisions: what is shorter takes in the next axis
+_LEAST_STEPS = 4  # of the grid, so that threads have something to divide
+_LIGHT = 4  # maps on a tile of 16 rows; of more maps, it has 8 rows, which leaves registers for them
 
 
 @dataclass(frozen=True)
@@ -27,16 +33,20 @@ class Axis:
     name: str
     parts: tuple[int, ...]
     extent: Dim
-    step: int
+    step: int = 1
 
 
 @dataclass(frozen=True)
 class Nest:
-    """Parallel dimensions, then serial loops in each step of them. `lane` is the innermost loop, or in the grid."""
+    """Parallel dimensions, then serial loops in each step of them; `lane` is the innermost loop, or in the grid.
+
+    `tiled` are the axes that tiles have, lanes last.
+    """
 
     grid: tuple[Axis, ...]
     loops: tuple[Axis, ...]
     lane: Axis | None
+    tiled: tuple[Axis, ...]
 
     @property
     def axes(self) -> tuple[Axis, ...]:
@@ -49,15 +59,27 @@ class Nest:
     def index(self, linear: Linear, sizes: Sizes) -> Index:
         """A linear form over the domain as an address."""
         entries: list[tuple[str, Size]] = []
-        for axis in self.axes:
-            stride = linear.strides[axis.parts[-1]]
-            if stride != 0:
-                entries.append((axis.name, sizes.of(stride)))
+        for axis in self.along(linear):
+            entries.append((axis.name, sizes.of(linear.strides[axis.parts[-1]])))
         return Index(tuple(entries), sizes.of(linear.offset))
 
     def along(self, linear: Linear) -> list[Axis]:
         """The axes on which a linear form depends."""
         return [axis for axis in self.axes if linear.strides[axis.parts[-1]] != 0]
+
+    def tile_axes(self, linear: Linear) -> tuple[str, ...]:
+        """The axes of a tile that is read or written at a linear address."""
+        along = self.along(linear)
+        return tuple(axis.name for axis in self.tiled if axis in along)
+
+    def ordered(self, axes: Sequence[str]) -> tuple[str, ...]:
+        """Axes of tiles in the order that all tiles have them."""
+        return tuple(axis.name for axis in self.tiled if axis.name in axes)
+
+    def level(self, linear: Linear) -> int:
+        """How many of the loops are around what depends on a linear form."""
+        along = self.along(linear)
+        return max((number + 1 for number, axis in enumerate(self.loops) if axis in along), default=0)
 
     def grids(self, sizes: Sizes) -> tuple[Grid, ...]:
         """The grid of a program; without axes it has one step."""
@@ -69,44 +91,71 @@ class Nest:
         return tuple((axis.extent, axis.step) for axis in self.grid) or ((1, 1),)
 
 
-def nest(
-    domain: Sequence[Dim],
-    reduced: Sequence[int],
-    loads: Sequence[Linear],
-    stores: Sequence[Linear],
-    counts: Sequence[Linear],
-    strides: Strides,
-    lanes: int,
-) -> Nest:
-    """Choose the loops for a domain and everything linear over it: addresses that are read and written, positions."""
-    forms = (*loads, *stores, *counts)
+@dataclass(frozen=True)
+class Forms:
+    """Everything linear in a region: addresses that are read and written, and positions; and how many maps it has."""
+
+    loads: Sequence[Linear]
+    stores: Sequence[Linear]
+    counts: Sequence[Linear]
+    maps: int
+
+    def all(self) -> tuple[Linear, ...]:
+        return (*self.loads, *self.stores, *self.counts)
+
+
+def nest(domain: Sequence[Dim], reduced: Sequence[int], forms: Forms, strides: Strides, lanes: int) -> Nest:
+    """Choose the loops for a domain and what is linear over it."""
     kept = _folded([axis for axis in range(len(domain)) if axis not in reduced], domain, forms, strides)
     serial = _folded(sorted(reduced), domain, forms, strides)
-    chosen = _lane([*kept, *serial], domain, loads, stores)
-
-    def axis(name: str, parts: tuple[int, ...]) -> Axis:
-        extent = strides.dims.product([domain[part] for part in parts])
-        return Axis(name, parts, extent, 1)
-
-    grid = [axis(f"g{n}", parts) for n, parts in enumerate(p for p in kept if p != chosen)]
-    loops = [axis(f"r{n}", parts) for n, parts in enumerate(p for p in serial if p != chosen)]
+    chosen = _lane([*kept, *serial], forms, reduced)
     if chosen is None:
-        return Nest(tuple(grid), tuple(loops), None)
-    plain = axis(LANE, chosen)
-    lane = Axis(LANE, chosen, plain.extent, _step(plain.extent, lanes))
-    if chosen in serial or (grid and not serial):
-        return Nest(tuple(grid), (*loops, lane), lane)
-    return Nest((*grid, lane), tuple(loops), lane)
+        return Nest((), (), None, ())
+
+    def axis(name: str, parts: tuple[int, ...], step: int = 1) -> Axis:
+        return Axis(name, parts, strides.dims.product([domain[part] for part in parts]), step)
+
+    if serial:
+        return _reducing(kept, serial, chosen, axis, lanes)
+    turned = _turned([parts for parts in kept if parts != chosen], chosen, forms)
+    rows = lanes if forms.maps <= _LIGHT else max(lanes // 2, 1)
+    grid = [
+        axis(ROWS, parts, rows) if parts == turned else axis(f"g{number}", parts)
+        for number, parts in enumerate(kept)
+        if parts != chosen
+    ]
+    lane = axis(LANE, chosen)
+    lane = axis(LANE, chosen, lanes if turned else _step(lane.extent, lanes))
+    if not grid:
+        return Nest((lane,), (), lane, (lane,))
+    tail = _serial_tail(grid, lane)
+    tiled = (*(a for a in grid if a.name == ROWS), lane)
+    return Nest(tuple(grid[: len(grid) - tail]), (*grid[len(grid) - tail :], lane), lane, tiled)
 
 
-def _folded(
-    axes: Sequence[int], domain: Sequence[Dim], forms: Sequence[Linear], strides: Strides
-) -> list[tuple[int, ...]]:
+def _reducing(
+    kept: list[tuple[int, ...]],
+    serial: list[tuple[int, ...]],
+    chosen: tuple[int, ...],
+    axis: Callable[..., Axis],
+    lanes: int,
+) -> Nest:
+    """What is kept in the grid, what is reduced in loops; lanes are the last of their kind."""
+    grid = [axis(f"g{number}", parts) for number, parts in enumerate(kept) if parts != chosen]
+    loops = [axis(f"r{number}", parts) for number, parts in enumerate(serial) if parts != chosen]
+    lane = axis(LANE, chosen)
+    lane = axis(LANE, chosen, _step(lane.extent, lanes))
+    if chosen in serial:
+        return Nest(tuple(grid), (*loops, lane), lane, (lane,))
+    return Nest((*grid, lane), tuple(loops), lane, (lane,))
+
+
+def _folded(axes: Sequence[int], domain: Sequence[Dim], forms: Forms, strides: Strides) -> list[tuple[int, ...]]:
     groups: list[tuple[int, ...]] = []
     for axis in axes:
         before = groups[-1][-1] if groups else None
         if before is not None and all(
-            form.strides[before] == strides.times(form.strides[axis], domain[axis]) for form in forms
+            form.strides[before] == strides.times(form.strides[axis], domain[axis]) for form in forms.all()
         ):
             groups[-1] = (*groups[-1], axis)
         else:
@@ -114,20 +163,48 @@ def _folded(
     return groups
 
 
-def _lane(
-    groups: Sequence[tuple[int, ...]], domain: Sequence[Dim], loads: Sequence[Linear], stores: Sequence[Linear]
-) -> tuple[int, ...] | None:
-    """The axes along which lanes lie: where most accesses are side by side, and the last of equals."""
+def _lane(groups: Sequence[tuple[int, ...]], forms: Forms, reduced: Sequence[int]) -> tuple[int, ...] | None:
+    """The axes along which lanes lie: where most accesses are side by side, and the last of equals.
+
+    Where something is reduced, only what is read or written in each round counts.
+    """
 
     def worth(group: tuple[int, ...]) -> tuple[int, int]:
         found = 0
-        for forms, weight in ((loads, 1), (stores, _STORE_WEIGHT)):
-            for form in forms:
-                stride = form.strides[group[-1]]
-                found += weight if stride == 1 else -weight if stride != 0 else 0
+        for linears, weight in ((forms.loads, 1), (forms.stores, _STORE_WEIGHT)):
+            for linear in linears:
+                stride = linear.strides[group[-1]]
+                if not reduced or any(linear.strides[axis] != 0 for axis in reduced):
+                    found += weight if stride == 1 else -weight if stride != 0 else 0
         return found, group[-1]
 
     return max(groups, key=worth, default=None)
+
+
+def _turned(groups: Sequence[tuple[int, ...]], lane: tuple[int, ...], forms: Forms) -> tuple[int, ...] | None:
+    """The axes along which something lies side by side that lies apart along the lanes."""
+    apart = [linear for linear in forms.loads if linear.strides[lane[-1]] not in (0, 1)]
+    counts = {group: sum(linear.strides[group[-1]] == 1 for linear in apart) for group in groups}
+    best = max(groups, key=lambda group: counts[group], default=None)
+    return best if best is not None and counts[best] else None
+
+
+def _serial_tail(grid: Sequence[Axis], lane: Axis) -> int:
+    """How many of the grid's last axes become loops, so that a step is worth what it costs to find its place."""
+    work, tail = _typical(lane), 0
+    while tail < len(grid) - 1 and work < _STEP_ELEMS:
+        left = 1
+        for axis in grid[: len(grid) - tail - 1]:
+            left *= -(-_typical(axis) // axis.step)
+        if left < _LEAST_STEPS:
+            break
+        work *= _typical(grid[len(grid) - tail - 1])
+        tail += 1
+    return tail
+
+
+def _typical(axis: Axis) -> int:
+    return axis.extent if isinstance(axis.extent, int) else _TYPICAL
 
 
 def _step(extent: Dim, lanes: int) -> int:

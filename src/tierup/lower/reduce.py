@@ -43,25 +43,25 @@ class Carried:
 
 
 def looped(
-    axes: Sequence[Axis], body: Sequence[Statement], carried: Carried, names: Names, sizes: Sizes
+    axes: Sequence[Axis], bodies: Sequence[Sequence[Statement]], carried: Carried, names: Names, sizes: Sizes
 ) -> tuple[Statement, list[str]]:
-    """Loops inside each other around a body, and the names of what they carried out."""
-    inner, inside, yields = tuple(body), carried.inside, carried.yields
-    results: list[str] = []
-    for axis in reversed(axes):
-        outer = axis is axes[0]
-        initial = carried.initial if outer else [names.new("old") for _ in inside]
+    """Loops inside each other, each with what it does before the next, and the names of what they carried out."""
+    inside, yields = carried.inside, carried.yields
+    inner, results = list[Statement](), list[str]()
+    for axis, body in zip(reversed(axes), reversed(bodies), strict=True):
+        outermost = axis is axes[0]
+        initial = carried.initial if outermost else [names.new("old") for _ in inside]
         results = [names.new("total") for _ in inside]
         loop = Loop(
             axis.name,
             sizes.of(axis.extent),
             axis.step,
-            inner,
+            (*body, *inner),
             tuple(zip(inside, initial, strict=True)),
             tuple(yields),
             tuple(results),
         )
-        inner, inside, yields = (loop,), initial, results
+        inner, inside, yields = [loop], initial, results
     return inner[0], results
 
 
@@ -155,9 +155,9 @@ class Folds:
 
 
 def spread(block: Block, names: Names, value: Value, axes: tuple[str, ...]) -> Value:
-    """A tile repeated along axes that it does not have."""
+    """A tile repeated along those of `axes` that it does not have."""
     name, tile = value
-    if tile.axes == axes or not axes:
+    if set(axes) <= set(tile.axes):
         return value
     everywhere, wide = names.new("all"), names.new("wide")
     block.statements.append(Fill(everywhere, Tile(DType.BOOL, axes), True))

@@ -11,7 +11,7 @@ from __future__ import annotations
 from tierup.ir.dims import DimBuilder
 from tierup.ir.graph import Graph, Node, ValueId, Weights
 from tierup.ir.types import Dim, DType
-from tierup.lower.axes import nest
+from tierup.lower.axes import Forms, nest
 from tierup.lower.kernel import Kernel
 from tierup.lower.names import Names, Sizes
 from tierup.lower.reduce import Folds, looped, spread
@@ -44,12 +44,15 @@ _GRAIN_ELEMS = 8192  # elements that are worth a thread's while
 def map_statement(
     body: list[Statement], names: Names, node: Node, arguments: list[tuple[str, Tile]], dtype: DType
 ) -> tuple[str, Tile]:
-    """Append the map of a core node; returns its name and type."""
-    name, op = names.new(), node.op.removeprefix("core.")
+    """Append the map of a core node; returns its name and type. One of the arguments has all axes."""
     axes: dict[str, None] = {}
     for _, tile in sorted(arguments, key=lambda argument: -len(argument[1].axes)):
         axes.update(dict.fromkeys(tile.axes))
-    type = Tile(dtype, tuple(axes))
+    return _map(body, names, node, arguments, Tile(dtype, tuple(axes)))
+
+
+def _map(body: list[Statement], names: Names, node: Node, arguments: list[Value], type: Tile) -> Value:
+    name, op = names.new(), node.op.removeprefix("core.")
     if op == "cast":
         body.append(Convert(name, type, arguments[0][0]))
     else:
@@ -71,26 +74,28 @@ class _Rows:
         for check in region.checks:
             self._sizes.check(check)
         self._strides = Strides(dims)
-        self._nest = nest(region.domain, region.reduced, *self._linears(), self._strides, lanes)
+        self._nest = nest(region.domain, region.reduced, self._forms(), self._strides, lanes)
         self._sources = Sources(graph, weights, self._nest, self._names, self._sizes)
-        self._varying: dict[Source | ValueId, bool] = {}
+        self._levels: dict[Source | ValueId, int] = {}
         self._phase: dict[ValueId, int] = {}
         for step in region.steps:
             if step.made is not None:
                 self._phase[step.made] = self._pass_of(step) + step.reduces
         self._kept = self._keep()
-        self._outer = self._inner = Block()
+        self._outer = Block()
+        self._blocks = [self._outer]
         self._now = 0
 
     def _node(self, step: Step) -> Node:
         return self._graph.nodes[step.node]
 
-    def _linears(self) -> tuple[list[Linear], list[Linear], list[Linear]]:
-        """What is read, what is written, and what is counted, each as it lies over the domain."""
+    def _forms(self) -> Forms:
+        """Everything linear over the domain."""
         outside = [s for step in self._steps for s in step.arguments if self._inside(s) is None]
         read = [read.at for source in outside for read in reads(source)]
         counted = [linear for source in outside for linear in linears(source) if linear not in read]
-        return read, [step.result for step in self._stores()], counted
+        maps = sum(not is_movement(self._node(step)) for step in self._steps)
+        return Forms(read, [step.result for step in self._stores()], counted, maps)
 
     def _stores(self) -> list[Step]:
         return [step for step in self._steps if step.made is None or step.made in self._region.stores]
@@ -99,22 +104,21 @@ class _Rows:
         """The value of this region that a source is."""
         return source.base if isinstance(source, Read) and source.base in self._made else None
 
-    def _varies(self, source: Source) -> bool:
-        """Whether a source differs from round to round of the loops."""
+    def _level(self, source: Source) -> int:
+        """How many of the loops are around a source; 0: it is the same in all rounds."""
         inside = self._inside(source)
         key: Source | ValueId = source if inside is None else inside
-        if key not in self._varying:
-            self._varying[key] = self._is_varying(source, inside)
-        return self._varying[key]
+        if key not in self._levels:
+            self._levels[key] = self._find_level(source, inside)
+        return self._levels[key]
 
-    def _is_varying(self, source: Source, inside: ValueId | None) -> bool:
+    def _find_level(self, source: Source, inside: ValueId | None) -> int:
         if inside is not None:
             step = self._made[inside]
-            return not step.reduces and any(self._varies(given) for given in step.arguments)
-        if isinstance(source, Read) and any(self._varies(term.index) for term in source.terms):
-            return True
-        own = linears(source)[:1]
-        return any(axis in self._nest.loops for linear in own for axis in self._nest.along(linear))
+            return 0 if step.reduces else max((self._level(given) for given in step.arguments), default=0)
+        terms = source.terms if isinstance(source, Read) else ()
+        own = [self._nest.level(linear) for linear in linears(source)[:1]]
+        return max([*own, *(self._level(term.index) for term in terms)], default=0)
 
     def _source_phase(self, source: Source) -> int:
         """The pass from which on a source exists."""
@@ -130,7 +134,7 @@ class _Rows:
 
     def _cost(self, value: ValueId, seen: set[ValueId]) -> int:
         """What computing a varying value again would cost in its own pass."""
-        if value in seen or not self._varies(_itself(value)):
+        if value in seen or not self._level(_itself(value)):
             return 0
         seen.add(value)
         step = self._made[value]
@@ -141,7 +145,7 @@ class _Rows:
         """Varying values that later passes read from scratch instead of computing them again."""
         kept = []
         for value, phase in self._phase.items():
-            if value in self._region.stores or not self._varies(_itself(value)):
+            if value in self._region.stores or not self._level(_itself(value)):
                 continue
             users = [s for s in self._steps if any(r.base == value for given in s.arguments for r in reads(given))]
             later = any(self._pass_of(user) > phase for user in users)
@@ -153,32 +157,33 @@ class _Rows:
         for phase in range(max(self._pass_of(step) for step in self._steps) + 1):
             self._pass(phase)
         for step in self._stores():
-            if not self._is_in_loops(step):
-                self._store(self._outer, step)
+            if not self._store_level(step):
+                self._store(step)
         return self._finish()
 
-    def _is_in_loops(self, step: Step) -> bool:
-        """Whether what a step writes, or where, differs from round to round."""
-        places = self._nest.along(step.result)
-        return self._varies(_result(step)) or any(axis in self._nest.loops for axis in places)
+    def _store_level(self, step: Step) -> int:
+        """How many of the loops are around what a step writes, and around where it writes it."""
+        return max(self._level(_result(step)), self._nest.level(step.result))
 
     def _pass(self, phase: int) -> None:
         """One pass of the loops: reductions that end here, varying values that leave or are kept."""
         steps = [step for step in self._steps if self._pass_of(step) == phase]
         reductions = [step for step in steps if step.reduces]
-        stores = [step for step in self._stores() if step in steps and self._is_in_loops(step)]
+        stores = [step for step in self._stores() if step in steps and self._store_level(step)]
         kept = [value for value in self._kept if self._phase[value] == phase]
         if not (reductions or stores or kept):
             return
-        self._inner, self._now = Block(), phase
-        folds = Folds(self._nest, self._names, self._sizes, self._outer, self._inner)
+        self._blocks, self._now = [self._outer, *(Block() for _ in self._nest.loops)], phase
+        inner = self._blocks[-1]
+        folds = Folds(self._nest, self._names, self._sizes, self._outer, inner)
         tiles = [self._fold(folds, step) for step in reductions]
         for step in stores:
-            self._store(self._inner, step)
+            self._store(step)
         for value in kept:
-            name, _ = self._spread(self._inner, self._value(_itself(value)))
-            self._inner.statements.append(Store("scratch", self._scratch(value), name))
-        loop, totals = looped(self._nest.loops, self._inner.statements, folds.carried, self._names, self._sizes)
+            name, _ = spread(inner, self._names, self._value(_itself(value)), self._lane_axes())
+            inner.statements.append(Store("scratch", self._scratch(value), name))
+        bodies = [block.statements for block in self._blocks[1:]]
+        loop, totals = looped(self._nest.loops, bodies, folds.carried, self._names, self._sizes)
         self._outer.statements.append(loop)
         for step, tile in zip(reductions, tiles, strict=True):
             assert step.made is not None
@@ -188,8 +193,8 @@ class _Rows:
         """One round of a reduction; returns the type of what is reduced."""
         node, value = self._node(step), self._value(step.arguments[0])
         if node.op in ARG_REDUCTIONS:
-            (axis,) = (axis for axis in self._nest.loops)
-            place = self._sources.position(self._inner, axis.name)
+            (axis,) = self._nest.loops
+            place = self._sources.position(self._blocks[-1], axis)
             folds.add_place(_operation(node), value, place, last=bool(node.attrs["last"]))
         else:
             folds.add(_operation(node), value)
@@ -199,14 +204,14 @@ class _Rows:
         node = self._node(step)
         if node.op not in ARG_REDUCTIONS:
             return folds.finish(_operation(node), tile, totals)
-        (axis,) = (axis for axis in self._nest.loops)
+        (axis,) = self._nest.loops
         return folds.finish_place(_operation(node), tile, totals, axis.extent, last=bool(node.attrs["last"]))
 
     def _value(self, source: Source) -> Value:
         """A source in the pass that is being written: once for each round, or once before all."""
         inside = self._inside(source)
         key: Source | ValueId = source if inside is None else inside
-        block = self._inner if self._varies(source) else self._outer
+        block = self._blocks[self._level(source)]
         if key not in block.values:
             if inside is None:
                 block.values[key] = self._sources.emit(block, source, self._value)
@@ -225,14 +230,12 @@ class _Rows:
         node, arguments = self._node(step), [self._value(source) for source in step.arguments]
         if is_movement(node) or node.op in REDUCTIONS:
             return arguments[0]  # moved by its address alone; or a reduction over no axes
-        return map_statement(block.statements, self._names, node, arguments, dtype)
+        axes = self._nest.ordered([axis for _, tile in arguments for axis in tile.axes])
+        return _map(block.statements, self._names, node, arguments, Tile(dtype, axes))
 
     def _read_back(self, block: Block, step: Step, dtype: DType) -> Value:
-        wide = self._nest.lane in self._nest.along(step.result)
-        index = self._nest.index(step.result, self._sizes)
-        return self._load(
-            block, Tile(dtype, self._lane_axes() if wide else ()), self._sources.buffer(step.target), index
-        )
+        tile = Tile(dtype, self._nest.tile_axes(step.result))
+        return self._load(block, tile, self._sources.buffer(step.target), self._nest.index(step.result, self._sizes))
 
     def _load(self, block: Block, tile: Tile, buffer: str, index: Index) -> Value:
         name = self._names.new("k")
@@ -242,15 +245,13 @@ class _Rows:
     def _lane_axes(self) -> tuple[str, ...]:
         return () if self._nest.lane is None else (self._nest.lane.name,)
 
-    def _spread(self, block: Block, value: Value) -> Value:
-        return spread(block, self._names, value, self._lane_axes())
-
-    def _store(self, block: Block, step: Step) -> None:
-        value = self._sources.fitted(block, self._value(_result(step)), self._sources.dtype(step.target))
-        if self._nest.lane in self._nest.along(step.result):
-            value = self._spread(block, value)
-        index = self._nest.index(step.result, self._sizes)
-        block.statements.append(Store(self._sources.buffer(step.target), index, value[0]))
+    def _store(self, step: Step) -> None:
+        block, dtype = self._blocks[self._store_level(step)], self._sources.dtype(step.target)
+        value = self._sources.fitted(block, self._value(_result(step)), dtype)
+        name, _ = spread(block, self._names, value, self._nest.tile_axes(step.result))
+        block.statements.append(
+            Store(self._sources.buffer(step.target), self._nest.index(step.result, self._sizes), name)
+        )
 
     def _scratch(self, value: ValueId) -> Index:
         """Where a kept value lies: one element for each round of the loops, or one vector where lanes are no loop."""
@@ -273,6 +274,11 @@ class _Rows:
         width = lane.step if lane is not None and self._nest.lane_in_grid else 1
         return self._strides.times(width, *(axis.extent for axis in self._nest.loops))
 
+    def _work(self) -> Dim:
+        """The elements of one step of the grid."""
+        tiled = [axis.step for axis in self._nest.grid]
+        return self._strides.times(*tiled, *(axis.extent for axis in self._nest.loops))
+
     def _finish(self) -> Kernel:
         written = {step.target for step in self._stores()}
         buffers = [
@@ -281,18 +287,14 @@ class _Rows:
         ]
         if self._kept:
             buffers.append(Buffer("scratch", DType.F32, "scratch"))
-        grid, lane = self._nest.grids(self._sizes), self._nest.lane
-        vector = self._lane_axes() if lane is not None else ()
-        work = self._scratch_elems()
-        program = TileProgram(
-            "rows", tuple(buffers), len(self._sizes.dims), grid, tuple(self._outer.statements), vector
-        )
+        grid, body = self._nest.grids(self._sizes), tuple(self._outer.statements)
+        program = TileProgram("rows", tuple(buffers), len(self._sizes.dims), grid, body, self._lane_axes())
         return Kernel(
             program,
             tuple(self._sources.buffers),
             tuple(self._sizes.dims),
             self._nest.steps(),
-            self._dims.floordiv(_GRAIN_ELEMS, self._dims.max(work, 1)),
+            self._dims.floordiv(_GRAIN_ELEMS, self._dims.max(self._work(), 1)),
             self._dims.mul(self._scratch_elems(), 4 * len(self._kept)) if self._kept else 0,
         )
 

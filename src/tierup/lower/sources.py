@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from tierup.ir.graph import Graph, ValueId, Weights
 from tierup.ir.types import Dim, DType, TensorType
-from tierup.lower.axes import Nest
+from tierup.lower.axes import Axis, Nest
 from tierup.lower.names import Names, Sizes
 from tierup.lower.tile import Check, Convert, Fill, Load, Map, Position, Reduce, Statement, Tile
 from tierup.plan.forms import Bent, Count, Known, Linear, Read, Source
@@ -96,17 +96,14 @@ class Sources:
         return name, tile
 
     def _load(self, block: Block, read: Read, evaluate: Evaluate) -> Value:
-        index = self._nest.index(read.at, self._sizes)
-        lane = self._nest.lane
-        wide = lane is not None and lane in self._nest.along(read.at)
+        index, axes = self._nest.index(read.at, self._sizes), list(self._nest.tile_axes(read.at))
         at = []
         for term in read.terms:
             place, tile = evaluate(term.index)
             self._check(block, place, term.extent)
-            wide = wide or bool(tile.axes)
+            axes += tile.axes
             at.append((place, self._sizes.of(term.stride)))
-        name = self._names.new("x")
-        tile = Tile(tile_dtype(self.dtype(read.base)), (lane.name,) if wide and lane is not None else ())
+        name, tile = self._names.new("x"), Tile(tile_dtype(self.dtype(read.base)), self._nest.ordered(axes))
         block.statements.append(Load(name, tile, self.buffer(read.base), index, at=tuple(at)))
         return self._extended(block, (name, tile), self.dtype(read.base))
 
@@ -133,25 +130,24 @@ class Sources:
         """offset + Σ position · stride, in i64."""
         total = self._fill(block, DType.I64, at.offset) if at.offset != 0 else None
         for axis in self._nest.along(at):
-            position = self.position(block, axis.name)
+            position = self.position(block, axis)
             stride = at.strides[axis.parts[-1]]
             if stride != 1:
                 position = self.map(block, "mul", position, self._fill(block, DType.I64, stride))
             total = position if total is None else self.map(block, "add", total, position)
         return total or self._fill(block, DType.I64, 0)
 
-    def position(self, block: Block, axis: str) -> Value:
-        """The position of a loop: one for each lane, or a single one."""
-        key = ("position", axis)
-        if key not in block.values:
-            name, tile = self._names.new("at"), Tile(DType.I64, (axis,))
-            block.statements.append(Position(name, tile, axis))
-            if self._nest.lane is None or axis != self._nest.lane.name:
+    def position(self, block: Block, axis: Axis) -> Value:
+        """The position of a loop: one for each element of its step, or a single one."""
+        if axis not in block.values:
+            name, tile = self._names.new("at"), Tile(DType.I64, (axis.name,))
+            block.statements.append(Position(name, tile, axis.name))
+            if axis not in self._nest.tiled:
                 name, place = self._names.new("at"), name
                 tile = Tile(DType.I64)
-                block.statements.append(Reduce(name, tile, "sum", place, axis))
-            block.values[key] = (name, tile)
-        return block.values[key]
+                block.statements.append(Reduce(name, tile, "sum", place, axis.name))
+            block.values[axis] = (name, tile)
+        return block.values[axis]
 
     def _bent(self, block: Block, bent: Bent) -> Value:
         """A position outside of an axis as the one inside that stands for it."""
@@ -168,7 +164,8 @@ class Sources:
     def map(self, block: Block, op: str, *arguments: Value) -> Value:
         """A map of integers."""
         name = self._names.new("i")
-        tile = max((tile for _, tile in arguments), key=lambda tile: len(tile.axes))
+        axes = [axis for _, tile in arguments for axis in tile.axes]
+        tile = Tile(arguments[0][1].dtype, self._nest.ordered(axes))
         block.statements.append(Map(name, tile, op, tuple(argument for argument, _ in arguments)))
         return name, tile
 

@@ -15,7 +15,7 @@ from tierup.ir.dims import READS, DimBuilder
 from tierup.ir.graph import Graph, Node, ValueId, Weights
 from tierup.ir.types import Dim, DType, Sym, TensorType
 from tierup.plan.contents import contents, is_exact
-from tierup.plan.forms import Forms, Linear, dims_in, rearranged
+from tierup.plan.forms import VIEWS, Forms, Linear, dims_in, rearranged
 from tierup.plan.groups import Group, Member, joined, single
 from tierup.plan.products import products
 from tierup.plan.regions import NARROW, SAME_MEMORY, SCANS, SCATTERS, Cut, Region, Step, legality, shape_of, tensor
@@ -72,6 +72,7 @@ class _Cutter:
         for key in list(self._items):
             if isinstance(self._items[key].unit, Member):
                 self._place(key)
+        self._retry()
         return Cut(tuple(self._ordered()), self._refusals, tuple(self._dims.ops))
 
     def _is_known(self, node: Node) -> bool:
@@ -190,10 +191,14 @@ class _Cutter:
         while pending:
             value = pending.pop()
             node = self._producer.get(value)
-            if value not in found and node is not None and (is_movement(node) or self._is_scaled(node)):
+            if value not in found and node is not None and self._is_looked_through(region, node):
                 pending.extend(given for given in node.inputs[:2] if given is not None)
             found.setdefault(value)
         return list(found)
+
+    def _is_looked_through(self, region: Region, node: Node) -> bool:
+        """Whether a region may read what is behind a node instead of its result."""
+        return node.op in VIEWS or (region.kind == "attention" and self._is_scaled(node))
 
     def _is_scaled(self, node: Node) -> bool:
         """Whether a node multiplies or divides everything by one constant."""
@@ -236,19 +241,38 @@ class _Cutter:
         if self._is_for_products(member):
             return
         for other in sorted(self._needs[key]):
-            before = self._group.get(other)
-            if before is not None and before is not self._group[key]:
-                refused = self._join(before, self._group[key])
-                if refused is not None:
-                    self._apart[other, key] = refused
+            if other in self._group:
+                self._try(other, key)
+
+    def _retry(self) -> None:
+        """What did not fit a group may fit it with what joined it later."""
+        again = True
+        while again:
+            again = False
+            for pair in list(self._apart):
+                again |= self._try(*pair)
+
+    def _try(self, key: int, user: int) -> bool:
+        """Join the groups of two items, or note why not; whether they became one."""
+        self._apart.pop((key, user), None)
+        before, after = self._group[key], self._group[user]
+        if before is after:
+            return False
+        refused = self._join(before, after)
+        if refused is not None:
+            self._apart[key, user] = refused
+        return refused is None
 
     def _is_for_products(self, member: Member) -> bool:
-        """Whether only products read it: they look through movement where they can, and then it is not needed."""
-        value = member.made
-        if value is None or value in self._graph.outputs or not is_movement(self._graph.nodes[member.node]):
+        """Whether only products read it that may look through it: then it may turn out not to be needed."""
+        value, node = member.made, self._graph.nodes[member.node]
+        if value is None or value in self._graph.outputs:
             return False
         units = [self._items[key].unit for key in self._readers.get(value, ())]
-        return bool(units) and all(isinstance(unit, Region) and unit.kind in ("matmul", "attention") for unit in units)
+        return bool(units) and all(
+            isinstance(unit, Region) and unit.kind in ("matmul", "attention") and self._is_looked_through(unit, node)
+            for unit in units
+        )
 
     def _join(self, before: Group, after: Group) -> str | None:
         """Make one region of two, if they fit and no path leads out of it and back in; returns why not."""
@@ -333,7 +357,7 @@ class _Cutter:
             ),
             reads=tuple(sorted({node for member in members for node in member.space.nodes})),
             checks=tuple(dict.fromkeys(check for member in members for check in member.space.checks)),
-            refused=tuple(self._refused(group)),
+            refused=tuple(dict(self._refused(group)).items()),
         )
 
     def _refused(self, group: Group) -> Iterator[tuple[ValueId, str]]:

@@ -22,10 +22,11 @@ _SLICE_BYTES = 256 << 10  # what one step of a depthwise convolution touches
 
 
 def conv(node: Node, x: Array, w: Array, b: Array | None = None) -> Array:
-    return in_compute_dtype(partial(_conv, node.attrs), x, w, b)
+    return in_compute_dtype(partial(convolve, node.attrs), x, w, b)
 
 
-def _conv(attrs: Attrs, x: Array, w: Array, b: Array | None) -> Array:
+def convolve(attrs: Attrs, x: Array, w: Array, b: Array | None = None) -> Array:
+    """The convolution of arrays that are as wide as they are to be summed up."""
     group = attrs.get("group", 1)
     _check_channels(x.shape[1], w.shape[1] * group)
     axes = slides(attrs, x.shape[2:], w.shape[2:])
@@ -152,7 +153,7 @@ def causal_conv_with_state(
     if past is None:
         past = np.zeros((batch, channels, w.shape[2] - 1), x.dtype)
     sequence = np.concatenate([past, x], axis=2)
-    y = in_compute_dtype(partial(_conv, Attrs({"group": channels})), sequence, w, b)
+    y = in_compute_dtype(partial(convolve, Attrs({"group": channels})), sequence, w, b)
     if node.attrs.get("activation", "none") != "none":
         y = in_compute_dtype(lambda v: v / (1 + np.exp(-v)), y)
     return y, sequence[:, :, sequence.shape[2] - (w.shape[2] - 1) :]

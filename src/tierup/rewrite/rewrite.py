@@ -45,14 +45,14 @@ def apply_rules(graph: Graph, weights: Weights) -> Graph:
     return walk(graph, weights, (simpler,)).graph
 
 
-def simplify(graph: Graph, weights: Weights, assume: Assumptions | None = None) -> Graph:
+def simplify(graph: Graph, weights: Weights, assume: Assumptions | None = None, *, bodies: bool = True) -> Graph:
     """All of the above at once, until nothing changes. Afterwards none of them finds anything to do."""
     for _ in range(_ROUNDS):
-        walked = walk(graph, weights, (known_integers, fold, simpler, merge), assume)
+        walked = walk(graph, weights, (known_integers, fold, simpler, merge), assume, bodies=bodies)
         graph = walked.graph
         if not walked.changes:
             return graph
-    return walk(graph, weights, (), assume).graph
+    return walk(graph, weights, (), assume, bodies=bodies).graph
 
 
 def close_sizes(graph: Graph, weights: Weights, signature: Sequence[Shape]) -> Graph:
@@ -60,11 +60,14 @@ def close_sizes(graph: Graph, weights: Weights, signature: Sequence[Shape]) -> G
     return walk(graph, weights, (), shapes=signature).graph
 
 
-def lower_to_core(graph: Graph, weights: Weights, assume: Assumptions | None = None) -> Graph:
+def lower_to_core(graph: Graph, weights: Weights, assume: Assumptions | None = None, *, bodies: bool = True) -> Graph:
     """The graph that is planned and compiled: core ops, simplified.
 
-    With `assume`, it computes the same as `graph` in those calls in which everything assumed there holds.
+    With `assume`, it computes the same as `graph` in those calls in which everything assumed there holds. Without
+    `bodies`, bodies of control nodes stay as they are.
     """
-    graph = simplify(graph, weights, assume)  # constants stand where the decompositions look for axes and shapes
-    graph = decompose(graph, weights, assume)  # core ops, and those that stay whole with a reason
-    return simplify(graph, weights, assume)  # what the decompositions wrote too carefully is gone
+    graph = simplify(
+        graph, weights, assume, bodies=bodies
+    )  # constants stand where the decompositions look for axes and shapes
+    graph = decompose(graph, weights, assume, bodies=bodies)  # core ops, and those that stay whole with a reason
+    return simplify(graph, weights, assume, bodies=bodies)  # what the decompositions wrote too carefully is gone

@@ -188,11 +188,13 @@ def walk(
     rules: Sequence[Rule],
     assume: Assumptions | None = None,
     shapes: Sequence[Shape | None] | None = None,
+    *,
+    bodies: bool = True,
 ) -> Walked:
     """A new graph in which each live node of `graph` has met `rules`: the first that answers replaces it.
 
     With `assume`, sizes of the outermost graph that look equal become one, and what was assumed is collected there.
-    With `shapes`, inputs have these instead of their own.
+    With `shapes`, inputs have these instead of their own. Without `bodies`, those of control nodes stay as they are.
     """
     out = Rewriter(weights, graph, assume.builder(len(graph.inputs)) if assume else None)
     values = _inputs(out, graph, shapes or [None] * len(graph.inputs))
@@ -209,7 +211,7 @@ def walk(
     for node in graph.nodes:
         if not any(value in used for value in node.outputs):
             continue
-        inner = [(name, walk(body, weights, rules)) for name, body in node.graphs if _runs_bodies(node)]
+        inner = [(name, walk(body, weights, rules)) for name, body in node.graphs if bodies and _runs_bodies(node)]
         changes += sum(walked.changes for _, walked in inner)
         node = replace(
             node,

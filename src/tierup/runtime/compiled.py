@@ -82,7 +82,7 @@ def compile_plan(imported: Graph, weights: Weights, target: Target, signatures: 
 
 def _prepare(graph: Graph, weights: Weights) -> Part:
     assume = Assumptions(graph)
-    core = lower_to_core(graph, weights, assume)
+    core = lower_to_core(graph, weights, assume, bodies=False)  # they run as call-outs: fewer, larger ones are faster
     return Part(core, cut(core, weights), tuple(assume.pairs), graph)
 
 

@@ -1,0 +1,123 @@
+"""Kernels of a plan -> refusals: each is proved in a worker, once in a process, however many models have it.
+
+A plan comes with its cases as bytes, so that the process that serves neither imports nor computes anything for them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from tierup.adapt.builders import run_all_in_background
+from tierup.adapt.messages import Failure, PlacedCase, Prove, Reply
+from tierup.adapt.proof import REASON_LIMIT_CHARS, Proof, Refusal
+from tierup.adapt.workers import WorkersUnavailable
+from tierup.codegen.target import Target
+from tierup.logs import logger
+
+if TYPE_CHECKING:  # the process that serves needs none of it
+    from tierup.ir.graph import Weights
+    from tierup.runtime.compiled import Compiled
+
+log = logger(__name__)
+
+LIMIT_S = 60.0  # the largest take some seconds; what takes longer hangs
+_KEPT = 8192  # verdicts
+
+Run = Callable[[Sequence[Prove]], Sequence[Reply]]
+
+
+class Verdicts:
+    """What was proved or refused in this process, by digest of case and machine code; the oldest are forgotten."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._reasons: OrderedDict[str, str] = OrderedDict()
+
+    def get(self, key: str) -> str | None:
+        """Why it was refused, "" if it was not, None if it was never tried."""
+        with self._lock:
+            return self._reasons.get(key)
+
+    def put(self, key: str, reason: str) -> None:
+        with self._lock:
+            self._reasons[key] = reason
+            while len(self._reasons) > _KEPT:
+                self._reasons.popitem(last=False)
+
+
+VERDICTS = Verdicts()  # one for the process
+
+
+def placed_cases(compiled: Compiled, weights: Weights) -> tuple[PlacedCase, ...]:
+    """The cases of a plan's kernels, each once, as they travel."""
+    from tierup.adapt.case import NotAlone, cases_of
+    from tierup.adapt.case_record import record_of
+
+    def found() -> Iterator[PlacedCase]:
+        for function in compiled.functions:
+            for group, case in cases_of(function, weights):
+                slots = tuple(placed.slot for placed in group)
+                if isinstance(case, NotAlone):
+                    yield PlacedCase(slots, reason=f"it cannot be tried alone: {case}"[:REASON_LIMIT_CHARS])
+                else:
+                    yield PlacedCase(slots, msgspec.msgpack.encode(record_of(case)))
+
+    return tuple(dict.fromkeys(found()))
+
+
+def refusals_of(
+    cases: Sequence[PlacedCase],
+    codes: Sequence[bytes],
+    target: Target,
+    *,
+    workers: int = 1,
+    run: Run | None = None,
+    verdicts: Verdicts = VERDICTS,
+) -> list[Refusal]:
+    """The kernels that may not serve; `codes` is the machine code of each slot."""
+    jobs = {
+        place: Prove(place.case, tuple(codes[slot] for slot in place.slots), target) for place in cases if place.case
+    }
+    keys = {place: _key(job) for place, job in jobs.items()}
+    untried = [place for place in jobs if verdicts.get(keys[place]) is None]
+    replies = (run or _in_workers(workers))([jobs[place] for place in untried])
+    for place, reply in zip(untried, replies, strict=True):
+        verdicts.put(keys[place], _reason(reply))
+    reasons = [(place, place.reason or verdicts.get(keys[place]) or "") for place in cases]
+    return [Refusal(place.slots[-1], reason) for place, reason in reasons if reason]
+
+
+def _in_workers(workers: int) -> Run:
+    def run(jobs: Sequence[Prove]) -> Sequence[Reply]:
+        if not jobs:
+            return ()
+        try:
+            return run_all_in_background(jobs, at_most=workers, limit_s=LIMIT_S)
+        except WorkersUnavailable as error:
+            log.warning("kernels are proved in this process: %s", error)
+        from tierup.adapt.prove import prove_job
+
+        return [prove_job(job) for job in jobs]
+
+    return run
+
+
+def _reason(reply: Reply) -> str:
+    """ "" for a kernel that passed."""
+    if isinstance(reply, Failure):  # it crashed, hung, or could not be read
+        return reply.reason
+    assert isinstance(reply, Proof)  # the only other reply that fits such a job
+    return reply.reason
+
+
+def _key(job: Prove) -> str:
+    digest = hashlib.sha256(repr(job.target).encode())
+    for part in (job.case, *job.codes):
+        digest.update(len(part).to_bytes(8, "little") + part)
+    return digest.hexdigest()

@@ -16,8 +16,9 @@ namespace {
 // of one call are shorter than this, the gaps between requests mostly longer.
 constexpr std::chrono::microseconds kSpin{50};
 
-// Several pieces a thread let the others go on when one worker wakes late or loses its core.
-constexpr int64_t kPiecesPerThread = 4;
+// Several pieces a thread let the others go on when one worker wakes late or loses its core; a call ends when the last
+// piece does, so they are small.
+constexpr int64_t kPiecesPerThread = 16;
 
 // Spins until `ready()` or until kSpin is over. The clock is read once in a while: it costs as much as some pauses.
 template <typename Ready>

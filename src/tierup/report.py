@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tierup.runtime.progress import Counts, Signature
+from tierup.store.records import KernelError
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ class Report:
     kernel_steps: int = 0
     fallback_nodes: int = 0
     deopts: int = 0
+    errors: tuple[tuple[int, KernelError], ...] = ()
 
     @property
     def nodes(self) -> int:
@@ -46,6 +48,10 @@ class Report:
             "ops": dict(self.ops),
             "threads": self.threads,
             "memory": {"weights_bytes": self.weights_bytes},
+            "proofs": [
+                {"kernel": slot, **{name: getattr(error, name) for name in error.__struct_fields__}}
+                for slot, error in sorted(self.errors, key=lambda entry: entry[0])
+            ],
             "cache": {
                 "plan_hits": counts.plan_hits,
                 "plan_misses": counts.plan_misses,
@@ -80,12 +86,21 @@ class Report:
             f"  {self._made()}",
             f"  weights {self.weights_bytes / 2**20:.1f} MiB, {self.threads} threads, {self.calls} calls",
         ]
+        if self.errors:
+            lines.append(self._proved())
         if self.signatures:
             closed = "; ".join(" ".join("×".join(map(str, shape)) for shape in s) for s in self.signatures)
             lines.insert(1, f"  sizes closed for {closed}")
         if self.reason:
             lines.insert(1, f"  {self.reason}")
         return "\n".join(lines)
+
+    def _proved(self) -> str:
+        """The kernel with the largest error, and the one that is worst beside the baseline."""
+        slot, worst = max(((slot, error.worst) for slot, error in self.errors), key=lambda entry: entry[1])
+        ratios = [(error.rms / error.rms_baseline, slot) for slot, error in self.errors if error.rms_baseline > 0]
+        beside = f"; RMS at most {max(ratios)[0]:.2f} times the baseline's (kernel {max(ratios)[1]})" if ratios else ""
+        return f"  {len(self.errors)} kernels proved: errors up to {worst:.2g} eps·B (kernel {slot}){beside}"
 
     def _made(self) -> str:
         counts = self.counts

@@ -203,6 +203,7 @@ class _Session(_native.Runner):
             kernel_steps=serving.kernel_steps,
             fallback_nodes=serving.fallback_nodes,
             deopts=serving.deopts,
+            errors=serving.errors,
         )
 
     def close(self) -> None:

@@ -293,3 +293,22 @@ def test_work_is_done_in_order_and_the_thread_goes() -> None:
             thread.join(60)
     assert done == [0, 1, 2, 3, 4]
     assert not background._running
+
+
+def test_the_report_has_every_kernels_error(tmp_path: Path) -> None:
+    path = saved(tmp_path, perceptron())
+    cold = tierup.load(path, config=settings(tmp_path)).settle(timeout_s=120).to_dict()
+    assert [proof["kernel"] for proof in cold["proofs"]] == list(range(cold["kernels"]))
+    for proof in cold["proofs"]:
+        assert 0 <= proof["rms"] <= proof["worst"]
+    again = tierup.load(path, config=settings(tmp_path))
+    assert again.report().to_dict()["proofs"] == cold["proofs"]
+    assert "kernels proved" in str(again.report())
+
+
+def test_kernels_that_were_not_proved_serve_only_who_asked_for_them(tmp_path: Path) -> None:
+    path = saved(tmp_path, perceptron())
+    tierup.load(path, config=settings(tmp_path, force_tier=1))
+    loaded = tierup.load(path, config=settings(tmp_path))
+    assert loaded.report().to_dict()["cache"]["plan_hits"] == 0
+    assert loaded.settle(timeout_s=120).to_dict()["proofs"]

@@ -51,7 +51,7 @@ def check_miss(folder: Path, expected: bytes) -> None:
 
 
 def check_hit(folder: Path) -> None:
-    again = tierup.load(folder / "model.onnx", config=settings(folder))
+    again = tierup.load(folder / "model.onnx", config=settings(folder, force_tier=1))
     assert again.report().to_dict()["cache"]["plan_hits"] == 1
 
 
@@ -249,6 +249,6 @@ def test_a_call_out_that_is_none(text: str, tmp_path: Path) -> None:
         return plan(callouts=callouts)(record)
 
     rewrite(entries(tmp_path)[0], change)
-    loaded = tierup.load(path, config=settings(tmp_path))
+    loaded = tierup.load(path, config=settings(tmp_path, force_tier=1))
     with pytest.raises(tierup.StoreError, match="call-out"):
         loaded(x=np.ones((1, 3, 4), np.float32))

@@ -47,7 +47,7 @@ def test_the_second_load_comes_from_the_cache(form: str, tmp_path: Path) -> None
     path = saved(tmp_path, perceptron())
     source: Any = path if form == "path" else path.read_bytes()
     cold = tierup.load(source, config=settings(tmp_path, force_tier=1))
-    warm = tierup.load(source, config=settings(tmp_path))
+    warm = tierup.load(source, config=settings(tmp_path, force_tier=1))
     assert hits(cold) == (0, 1)
     assert hits(warm) == (1, 0)
     report = warm.report().to_dict()
@@ -67,7 +67,7 @@ def test_a_proto_is_not_cached(tmp_path: Path) -> None:
 def test_call_outs_and_guards_work_after_a_warm_start(tmp_path: Path) -> None:
     path = saved(tmp_path, positions(limit=512))
     tierup.load(path, config=settings(tmp_path, force_tier=1))
-    warm = tierup.load(path, config=settings(tmp_path))
+    warm = tierup.load(path, config=settings(tmp_path, force_tier=1))
     oracle = tierup.load(path, config=settings(tmp_path, force_tier=0))
     assert hits(warm) == (1, 0)
     assert warm.report().fallback_nodes > 0
@@ -90,7 +90,7 @@ def test_a_guard_that_fails_is_answered_by_the_imported_model(tmp_path: Path) ->
     three = numpy_helper.from_array(np.array([3]), "three")
     path = saved(tmp_path, model(nodes, [value("x", ["n"])], [value("zeros", [None]), value("e", ["n"])], [three]))
     tierup.load(path, config=settings(tmp_path, force_tier=1))
-    warm = tierup.load(path, config=settings(tmp_path))
+    warm = tierup.load(path, config=settings(tmp_path, force_tier=1))
     assert hits(warm) == (1, 0)
     for length, deopts in ((8, 0), (2, 1), (0, 2)):
         assert warm(x=np.ones(length, np.float32))["zeros"].shape == (max(length, 3),)
@@ -100,7 +100,7 @@ def test_a_guard_that_fails_is_answered_by_the_imported_model(tmp_path: Path) ->
 def test_the_imported_model_is_there_on_demand(tmp_path: Path) -> None:
     path = saved(tmp_path, perceptron())
     tierup.load(path, config=settings(tmp_path, force_tier=1))
-    warm = tierup.load(path, config=settings(tmp_path))
+    warm = tierup.load(path, config=settings(tmp_path, force_tier=1))
     assert [each.op for each in warm.imported.graph.nodes] == ["onnx.Gemm", "onnx.Relu", "onnx.MatMul", "onnx.Softmax"]
 
 
@@ -115,13 +115,13 @@ def test_a_model_that_changed_in_place_is_another(tmp_path: Path) -> None:
     assert not np.allclose(changed(x=x)["y"], first)
     assert len(entries(tmp_path)) == 2
     saved(tmp_path, perceptron(0))
-    assert tierup.load(path, config=settings(tmp_path))(x=x)["y"].tobytes() == first.tobytes()
+    assert tierup.load(path, config=settings(tmp_path, force_tier=1))(x=x)["y"].tobytes() == first.tobytes()
 
 
 def test_a_file_that_changed_after_loading_is_not_taken_for_the_model(tmp_path: Path) -> None:
     path = saved(tmp_path, perceptron(0))
     tierup.load(path, config=settings(tmp_path, force_tier=1))
-    warm = tierup.load(path, config=settings(tmp_path))
+    warm = tierup.load(path, config=settings(tmp_path, force_tier=1))
     (tmp_path / "new.onnx").write_bytes(perceptron(1).SerializeToString())
     os.replace(tmp_path / "new.onnx", path)
     with pytest.raises(tierup.ModelError, match="was changed"):
@@ -155,13 +155,13 @@ def external_model(folder: Path, matrix: Any) -> Path:
 def test_external_data_is_part_of_the_model(tmp_path: Path) -> None:
     path, x = external_model(tmp_path, floats(32, 48)), floats(2, 32)
     cold = tierup.load(path, config=settings(tmp_path, force_tier=1))
-    warm = tierup.load(path, config=settings(tmp_path))
+    warm = tierup.load(path, config=settings(tmp_path, force_tier=1))
     assert hits(warm) == (1, 0)
     assert warm(x=x)["y"].tobytes() == cold(x=x)["y"].tobytes()
     external_model(tmp_path, floats(32, 48) + 1)  # the model's own file is the same as before
     changed = tierup.load(path, config=settings(tmp_path, force_tier=1))
     assert hits(changed) == (0, 1)
-    assert hits(tierup.load(path, config=settings(tmp_path))) == (1, 0)
+    assert hits(tierup.load(path, config=settings(tmp_path, force_tier=1))) == (1, 0)
 
 
 def test_external_data_keeps_its_rules(tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ def test_external_data_keeps_its_rules(tmp_path: Path) -> None:
     os.rename(tmp_path / "weights.bin", outside / "weights.bin")
     (tmp_path / "weights.bin").symlink_to(outside / "weights.bin")
     with pytest.raises(tierup.ModelError, match="symbolic link"):
-        tierup.load(path, config=settings(tmp_path))
+        tierup.load(path, config=settings(tmp_path, force_tier=1))
 
 
 def test_concurrent_loads(tmp_path: Path) -> None:
@@ -212,7 +212,7 @@ def test_types_that_are_not_numpys_own(tmp_path: Path) -> None:
     cold = tierup.load(path, config=settings(tmp_path, force_tier=1))
     code = f"""
 import ml_dtypes, numpy as np, tierup
-warm = tierup.load({str(path)!r}, config=tierup.Config(cache_dir={str(tmp_path / "cache")!r}))
+warm = tierup.load({str(path)!r}, config=tierup.Config(cache_dir={str(tmp_path / "cache")!r}, force_tier=1))
 print(warm.report().to_dict()["cache"]["plan_hits"], warm(x=np.array([0, 1, 2], ml_dtypes.bfloat16))["y"])
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
@@ -351,7 +351,7 @@ def test_derived_arrays_lie_beside_the_entry(tmp_path: Path) -> None:
     cold = tierup.load(path, config=settings(tmp_path, force_tier=1))
     (arrays,) = (tmp_path / "cache" / "plans").glob("*.arrays")
     assert arrays.stat().st_size == 64 * 48 * 4
-    warm, x = tierup.load(path, config=settings(tmp_path)), floats(3, 64)
+    warm, x = tierup.load(path, config=settings(tmp_path, force_tier=1)), floats(3, 64)
     assert hits(warm) == (1, 0)
     assert warm(x=x)["y"].tobytes() == cold(x=x)["y"].tobytes()
     arrays.write_bytes(bytes(64 * 48 * 4))
@@ -367,7 +367,7 @@ def test_pages_that_were_packed_are_given_back(tmp_path: Path) -> None:
     nodes = [node("MatMul", ["x", "w"], ["y"])]
     path = saved(tmp_path, model(nodes, [value("x", ["n", 2048])], [value("y", ["n", 2048])], [tensor]))
     tierup.load(path, config=settings(tmp_path, force_tier=1))
-    warm = tierup.load(path, config=settings(tmp_path))
+    warm = tierup.load(path, config=settings(tmp_path, force_tier=1))
     assert hits(warm) == (1, 0)
     assert mapped_bytes(path) < 1 << 20
     x = floats(2, 2048)

@@ -19,6 +19,7 @@ from tierup.adapt.proof import REASON_LIMIT_CHARS, Proof, Refusal
 from tierup.adapt.workers import WorkersUnavailable
 from tierup.codegen.target import Target
 from tierup.logs import logger
+from tierup.store.records import KernelError
 
 if TYPE_CHECKING:  # the process that serves needs none of it
     from tierup.ir.graph import Weights
@@ -37,18 +38,18 @@ class Verdicts:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._reasons: OrderedDict[str, str] = OrderedDict()
+        self._replies: OrderedDict[str, Proof | Failure] = OrderedDict()
 
-    def get(self, key: str) -> str | None:
-        """Why it was refused, "" if it was not, None if it was never tried."""
+    def get(self, key: str) -> Proof | Failure | None:
+        """What came of it; None if it was never tried."""
         with self._lock:
-            return self._reasons.get(key)
+            return self._replies.get(key)
 
-    def put(self, key: str, reason: str) -> None:
+    def put(self, key: str, reply: Proof | Failure) -> None:
         with self._lock:
-            self._reasons[key] = reason
-            while len(self._reasons) > _KEPT:
-                self._reasons.popitem(last=False)
+            self._replies[key] = reply
+            while len(self._replies) > _KEPT:
+                self._replies.popitem(last=False)
 
 
 VERDICTS = Verdicts()  # one for the process
@@ -79,8 +80,9 @@ def refusals_of(
     workers: int = 1,
     run: Run | None = None,
     verdicts: Verdicts = VERDICTS,
+    errors: dict[int, KernelError] | None = None,
 ) -> list[Refusal]:
-    """The kernels that may not serve; `codes` is the machine code of each slot."""
+    """The kernels that may not serve; `codes` is the machine code of each slot. `errors` takes what was measured."""
     jobs = {
         place: Prove(place.case, tuple(codes[slot] for slot in place.slots), target) for place in cases if place.case
     }
@@ -88,9 +90,18 @@ def refusals_of(
     untried = [place for place in jobs if verdicts.get(keys[place]) is None]
     replies = (run or _in_workers(workers))([jobs[place] for place in untried])
     for place, reply in zip(untried, replies, strict=True):
-        verdicts.put(keys[place], _reason(reply))
-    reasons = [(place, place.reason or verdicts.get(keys[place]) or "") for place in cases]
-    return [Refusal(place.slots[-1], reason) for place, reason in reasons if reason]
+        assert isinstance(reply, Proof | Failure)  # the only replies that fit such a job
+        verdicts.put(keys[place], reply)
+    refusals = []
+    for place in cases:
+        verdict = verdicts.get(keys[place]) if place in keys else None
+        reason = place.reason or (verdict.reason if verdict is not None else "")
+        if reason:
+            refusals.append(Refusal(place.slots[-1], reason))
+        if isinstance(verdict, Proof) and errors is not None:
+            measured = KernelError(verdict.worst, verdict.rms, verdict.rms_baseline)
+            errors.update(dict.fromkeys(place.slots, measured))
+    return refusals
 
 
 def _in_workers(workers: int) -> Run:
@@ -106,14 +117,6 @@ def _in_workers(workers: int) -> Run:
         return [prove_job(job) for job in jobs]
 
     return run
-
-
-def _reason(reply: Reply) -> str:
-    """ "" for a kernel that passed."""
-    if isinstance(reply, Failure):  # it crashed, hung, or could not be read
-        return reply.reason
-    assert isinstance(reply, Proof)  # the only other reply that fits such a job
-    return reply.reason
 
 
 def _key(job: Prove) -> str:

@@ -3,7 +3,8 @@
 A kernel may serve if in every round each element y is within the bound, |y - y64| <= c · eps · B, with
 c = 4 + sqrt(longest sum) (`reference/bounds.py` has B), NaN and infinities stand where they stand in float64, nothing
 outside its results was written, and its RMS error is at most twice that of the baseline: the same ops one by one in the
-graph's own precision. RMS errors are in units of eps · B, so that each element counts the same.
+graph's own precision, products added up in order. RMS errors are in units of eps · B, so that each element counts the
+same, and taken over normal elements.
 
 Rounds differ in sizes (typical, ragged, larger, one, none, broadcast), in elements (normal, of many magnitudes,
 positive, on jumps, NaN and infinities, the ends of the range), in where buffers lie, in how the range is cut, and in
@@ -116,6 +117,11 @@ def prove_code(record: CaseRecord, codes: Sequence[bytes], target: Target, *, se
     return prove(case, [address for address, _ in loaded], seed=seed)
 
 
+def prove_job(job: Prove) -> Proof:
+    """A worker's answer."""
+    return prove_code(msgspec.msgpack.decode(job.case, type=CaseRecord), job.codes, job.target)
+
+
 @dataclass(frozen=True)
 class _Question:
     """Inputs at some sizes, and what should come out."""
@@ -125,11 +131,6 @@ class _Question:
     arguments: list[Array]
     unit: float
     expected: list[Bounded]
-
-
-def prove_job(job: Prove) -> Proof:
-    """A worker's answer."""
-    return prove_code(msgspec.msgpack.decode(job.case, type=CaseRecord), job.codes, job.target)
 
 
 class _Attempt:
@@ -242,7 +243,7 @@ class _Attempt:
         self._judged += result.size - int(np.sum(expected.free))
         if expected.is_float and expected.bound is not None:
             errors = _errors(result, expected)
-            self._worst = max(self._worst, float(errors.max(initial=0.0)))
+            self._worst = max(self._worst, float(errors.max(initial=0.0, where=np.isfinite(errors))))
 
     def _compare(self, arguments: Sequence[Array], results: Sequence[Array], expected: Sequence[Bounded]) -> None:
         """Add up the errors of kernel and baseline."""

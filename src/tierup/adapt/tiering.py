@@ -32,7 +32,7 @@ from tierup.runtime.warm import restore
 from tierup.store.objects import ObjectCache
 from tierup.store.plans import Plans, cache_parts
 from tierup.store.private import make_private, write_whole
-from tierup.store.records import EntryRecord, KernelRecord
+from tierup.store.records import EntryRecord, KernelError, KernelRecord
 from tierup.store.source import FileSource, Source
 
 log = logger(__name__)
@@ -88,9 +88,9 @@ def _with_plan_from_worker(climb: Climb, prove: Prove | None) -> None:
         _with_plan_from_here(climb, prove)
         return
     kernels = _build(climb, planned.programs, planned.target)
-    prove = prove or _in_workers(planned.cases, planned.target, config)
-    _check_proofs(climb, planned.programs, kernels, prove)
-    entry = _with_kernels(entry, kernels)
+    errors: dict[int, KernelError] = {}
+    _check_proofs(climb, planned.programs, kernels, prove or _in_workers(planned.cases, planned.target, config, errors))
+    entry = _with_kernels(entry, kernels, True, errors)
     origin = climb.origin()
     warm = restore(plans.open(source, entry), origin, config, climb.constants)
     climb.go_live(warm.program, warm.serving)
@@ -110,19 +110,20 @@ def _with_plan_from_here(climb: Climb, prove: Prove | None, forced: bool = False
     if not texts and not forced:
         raise NotBetter("no part of the model compiles to kernels")
     kernels = _build(climb, texts, planned.target, urgent=forced)
+    errors: dict[int, KernelError] = {}
     if prove is None and not forced:  # a caller that forces a tier gets it as it is
-        prove = _in_workers(placed_cases(planned.compiled, planned.weights), planned.target, config)
+        prove = _in_workers(placed_cases(planned.compiled, planned.weights), planned.target, config, errors)
     _check_proofs(climb, texts, kernels, prove)
     baseline = Baseline(origin.imported)
     constants = bind_plan(plan, planned.weights, config.threads, climb.constants)
     program = executable(plan, planned.weights, baseline=baseline, constants=constants)
     publish_code(program, [kernel.code for kernel in kernels], planned.target)
-    climb.go_live(program, Serving.of(plan, planned.signatures, baseline, constants))
+    climb.go_live(program, Serving.of(plan, planned.signatures, baseline, constants, tuple(errors.items())))
     if origin.source is not None and kernels and runs_images(planned.target):
         plans, parts = _plans(config), cache_parts(config.precision)
         with _not_kept(climb):
             entry = make_entry(planned, imported, origin.source, parts, plans)
-            plans.write(origin.source, _with_kernels(entry, kernels))
+            plans.write(origin.source, _with_kernels(entry, kernels, prove is not None, errors))
     origin.forget()
 
 
@@ -187,10 +188,12 @@ def _build(climb: Climb, texts: Sequence[str], target: Target, urgent: bool = Fa
     return built
 
 
-def _in_workers(cases: Sequence[PlacedCase], target: Target, config: Config) -> Prove:
-    """Proves the kernels of a plan in processes that calls do not wait for."""
+def _in_workers(cases: Sequence[PlacedCase], target: Target, config: Config, errors: dict[int, KernelError]) -> Prove:
+    """Proves the kernels of a plan in processes that calls do not wait for; `errors` takes what was measured."""
     workers = max(1, config.threads - 1)
-    return lambda texts, kernels: refusals_of(cases, [k.code for k in kernels], target, workers=workers)
+    return lambda texts, kernels: refusals_of(
+        cases, [kernel.code for kernel in kernels], target, workers=workers, errors=errors
+    )
 
 
 def _check_proofs(climb: Climb, texts: Sequence[str], kernels: Sequence[Built], prove: Prove | None) -> None:
@@ -202,9 +205,12 @@ def _check_proofs(climb: Climb, texts: Sequence[str], kernels: Sequence[Built], 
         raise NotBetter(f"kernel {refusals[0].slot} of {len(kernels)} was refused: {refusals[0].reason}")
 
 
-def _with_kernels(entry: EntryRecord, kernels: Sequence[Built]) -> EntryRecord:
+def _with_kernels(
+    entry: EntryRecord, kernels: Sequence[Built], proved: bool, errors: dict[int, KernelError]
+) -> EntryRecord:
     records = tuple(KernelRecord(kernel.key, kernel.code) for kernel in kernels)
-    return msgspec.structs.replace(entry, plan=msgspec.structs.replace(entry.plan, kernels=records))
+    plan = msgspec.structs.replace(entry.plan, kernels=records, proved=proved, errors=tuple(errors.items()))
+    return msgspec.structs.replace(entry, plan=plan)
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from tierup.lower.kernel import Kernel, Panels
 from tierup.lower.tile import Arg, Dot, Loop, Size, Statement, TileProgram
 from tierup.runtime.steps import results_of
 
-_PIECES_PER_THREAD = 4  # as the thread pool cuts a range
+_PIECES_PER_THREAD = 16  # as the thread pool cuts a range
 
 
 class Axis(msgspec.Struct, frozen=True):

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from tierup.plan.program import Plan
     from tierup.runtime.constants import Constants
     from tierup.runtime.executable import Baseline
+    from tierup.store.records import KernelError
 
 
 Signature = tuple[tuple[int, ...], ...]  # the shape of each input
@@ -18,7 +19,8 @@ Signature = tuple[tuple[int, ...], ...]  # the shape of each input
 
 class Serving(msgspec.Struct, frozen=True):
     """What answers calls: the plan's figures for reports, the signatures that have functions of their own, who answers
-    where its guard fails, and its constants, which the next plan may share."""
+    where its guard fails, its constants, which the next plan may share, and what was measured when its kernels were
+    proved, by slot."""
 
     kernels: int
     kernel_steps: int
@@ -26,6 +28,7 @@ class Serving(msgspec.Struct, frozen=True):
     signatures: tuple[Signature, ...] = ()
     baseline: Baseline | None = None
     constants: Constants = {}
+    errors: tuple[tuple[int, KernelError], ...] = ()
 
     @classmethod
     def of(
@@ -34,12 +37,13 @@ class Serving(msgspec.Struct, frozen=True):
         signatures: tuple[Signature, ...] = (),
         baseline: Baseline | None = None,
         constants: Constants | None = None,
+        errors: tuple[tuple[int, KernelError], ...] = (),
     ) -> Serving:
         """A plan's figures."""
         from tierup.plan.program import StepCode
 
         steps = plan.count(StepCode.KERNEL)
-        return cls(plan.slots, steps, plan.fallback_nodes, signatures, baseline, constants or {})
+        return cls(plan.slots, steps, plan.fallback_nodes, signatures, baseline, constants or {}, errors)
 
     @property
     def tier(self) -> int:

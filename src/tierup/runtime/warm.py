@@ -33,7 +33,7 @@ def warm_start(origin: Origin, config: Config, progress: Progress) -> Warm | Non
     plans = Plans(config.cache_path, config.threads)
     entry = plans.find(origin.source, cache_parts(config.precision))
     warm = None
-    if entry is not None:
+    if entry is not None and (entry.record.plan.proved or config.force_tier is not None):
         try:
             warm = restore(entry, origin, config)
         except (ValueError, OSError, MemoryError, RecursionError) as error:  # numbers that no plan of ours has
@@ -55,7 +55,9 @@ def restore(entry: Entry, origin: Origin, config: Config, known: Constants | Non
         code = _native.Code([kernel.image for kernel in record.plan.kernels])
         program.publish({slot: (address, code) for slot, address in enumerate(code.addresses)})
     plan = record.plan
-    serving = Serving(len(plan.kernels), plan.kernel_steps, plan.fallback_nodes, plan.signatures, baseline, constants)
+    serving = Serving(
+        len(plan.kernels), plan.kernel_steps, plan.fallback_nodes, plan.signatures, baseline, constants, plan.errors
+    )
     return Warm(record.about, program, serving)
 
 

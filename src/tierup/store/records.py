@@ -94,6 +94,15 @@ class KernelRecord(msgspec.Struct, array_like=True, frozen=True):
     image: bytes
 
 
+class KernelError(msgspec.Struct, array_like=True, frozen=True):
+    """How far a kernel was from float64 in its proof, in units of eps · B: the largest error, the RMS error, and the
+    baseline's RMS error."""
+
+    worst: float
+    rms: float
+    rms_baseline: float
+
+
 class PlanRecord(msgspec.Struct, array_like=True, frozen=True):
     """A `plan.Plan`. A constant is a digest, followed by its packing where it has one."""
 
@@ -107,6 +116,9 @@ class PlanRecord(msgspec.Struct, array_like=True, frozen=True):
     """Whether it handles types that are not NumPy's own."""
     signatures: tuple[tuple[tuple[int, ...], ...], ...] = ()
     """The input shapes that have functions of their own."""
+    proved: bool = False
+    errors: tuple[tuple[int, KernelError], ...] = ()
+    """What was measured when the kernels were proved, by slot."""
 
 
 class WeightRecord(msgspec.Struct, array_like=True, frozen=True):

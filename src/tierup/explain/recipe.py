@@ -10,7 +10,7 @@ from tierup.explain.probe import Passed
 from tierup.ir.graph import Graph
 from tierup.ir.types import Dim, Sym
 from tierup.lower.kernel import Kernel, Panels
-from tierup.lower.tile import Arg, Dot, Loop, Size, Statement, TileProgram
+from tierup.lower.tile import Arg, Dot, Loop, Map, Size, Statement, TileProgram
 from tierup.runtime.steps import results_of
 
 _PIECES_PER_THREAD = 16  # as the thread pool cuts a range
@@ -105,7 +105,7 @@ def _tiles(program: TileProgram, loops: Sequence[Loop]) -> Iterator[tuple[int, .
     steps = {**{grid.axis: grid.step for grid in program.grid}, **{loop.axis: loop.step for loop in loops}}
     for loop in loops:
         for statement in loop.body:
-            if isinstance(statement, Dot):
+            if isinstance(statement, Dot) or (isinstance(statement, Map) and statement.op == "fma"):
                 yield tuple(steps[axis] for axis in statement.type.axes)
 
 

@@ -122,7 +122,7 @@ def test_maps_before_a_product() -> None:
     ]
 
 
-ATTENTION = {"q": ["b", "n", 8], "k": ["b", 8, "m"], "v": ["b", "m", 8]}
+ATTENTION = {"q": ["b", "n", 8], "k": ["b", 8, "m"], "v": ["b", "m", 8], "z": ["b", "n", "m"]}
 
 
 @pytest.mark.parametrize(
@@ -130,9 +130,9 @@ ATTENTION = {"q": ["b", "n", 8], "k": ["b", 8, "m"], "v": ["b", "m", 8]}
     [
         ([node("Softmax", ["s"], ["p"])], ["y", "p"], "the weights are used elsewhere"),
         (
-            [node("Softmax", ["s"], ["w"]), node("Relu", ["w"], ["p"])],
+            [node("Softmax", ["s"], ["w"]), node("Mul", ["w", "z"], ["p"])],
             ["y"],
-            "max follows the softmax, where the product has to",
+            "mul follows the softmax, where the product has to",
         ),
         ([node("Softmax", ["s"], ["p"])], ["y", "s"], "something between is used elsewhere"),
         (

@@ -33,7 +33,7 @@ def heads(name: str) -> list[onnx.NodeProto]:
     ]
 
 
-def exported(*, mask: str = "float", joined: bool = True) -> onnx.ModelProto:
+def exported(*, mask: str = "float", joined: bool = True, nan_is_zero: bool = False) -> onnx.ModelProto:
     """As exporters write it: heads split, scaled, masked, joined again."""
     nodes = [*heads("q"), *heads("k"), *heads("v")]
     nodes.append(node("Transpose", ["k_heads"], ["kt"], perm=[0, 1, 3, 2]))
@@ -44,7 +44,9 @@ def exported(*, mask: str = "float", joined: bool = True) -> onnx.ModelProto:
     elif mask == "float":
         nodes.append(node("Add", ["scaled", "mask"], ["masked"]))
     nodes.append(node("Softmax", ["masked" if mask else "scaled"], ["weights"], axis=-1))
-    nodes.append(node("MatMul", ["weights", "v_heads"], ["mixed"]))
+    if nan_is_zero:
+        nodes += [node("IsNaN", ["weights"], ["nan"]), node("Where", ["nan", "zero", "weights"], ["kept"])]
+    nodes.append(node("MatMul", ["kept" if nan_is_zero else "weights", "v_heads"], ["mixed"]))
     if joined:
         nodes.append(node("Transpose", ["mixed"], ["turned"], perm=[0, 2, 1, 3]))
         nodes.append(node("Reshape", ["turned", "join"], ["y"]))
@@ -59,6 +61,7 @@ def exported(*, mask: str = "float", joined: bool = True) -> onnx.ModelProto:
         constant("join", [0, 0, HEADS * WIDTH]),
         constant("scale", WIDTH**-0.5, np.float32),
         constant("least", -1e30, np.float32),
+        constant("zero", 0, np.float32),
     ]
     return model(nodes, inputs, [value("y", [None] * (3 if joined else 4))], weights)
 
@@ -116,6 +119,21 @@ def test_a_row_without_a_key_is_what_softmax_makes_of_it() -> None:
     feeds["mask"][..., 1, :] = -np.inf
     np.testing.assert_allclose(compiled.run(feeds)["y"], baseline.run(feeds)["y"], atol=4e-6)
     assert np.isnan(compiled.run(feeds)["y"][0, 1]).all()
+
+
+def test_rows_without_a_key_may_be_made_zero() -> None:
+    """As torch exports it: where(isnan(weights), 0, weights)."""
+    proto = exported(nan_is_zero=True)
+    assert kinds(proto).count("attention") == 1
+    compiled = tierup.load(proto, config=tierup.Config(force_tier=1))
+    for sizes in ((1, 3, 5), (2, 20, 40)):
+        feeds = draw(*sizes, "float")
+        feeds["mask"][..., 1, :] = -np.inf
+        got = compiled.run(feeds)["y"]
+        with np.errstate(invalid="ignore"):
+            wanted = np.nan_to_num(expected(feeds)).transpose(0, 2, 1, 3).reshape(got.shape)
+        np.testing.assert_allclose(got, wanted, atol=4e-6)
+        assert not got[:, 1].any()
 
 
 def test_what_is_one_region() -> None:

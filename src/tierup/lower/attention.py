@@ -37,6 +37,7 @@ from tierup.plan.regions import Region
 
 _ROWS = (8, 4, 2, 1)  # queries at a time; 8 rows of two vectors keep both multipliers busy
 _VECTORS = 2  # in a panel of keys, and in one of the columns of v
+_SINGLE = Tile(DType.F32)
 _WORK_FLOPS = 60_000  # less is not worth a fork-join; as for products
 
 
@@ -241,6 +242,7 @@ class _Attention:
             (after,),
             (sums,),
         )
+        left = one if self._roles.after else inverse  # what the product is still to be multiplied with
         body = (
             Fill(least, vector, float("-inf")),
             largest,
@@ -252,12 +254,25 @@ class _Attention:
             *divide,
             Fill(one, single, 1.0),
             Map(inverse, single, "div", (one, divisor)),
-            Store("scratch", Index(((r, 1),), self._sizes.of(self._scratch.sums)), inverse),
+            *(self._finish(row, inverse) if self._roles.after else ()),
+            Store("scratch", Index(((r, 1),), self._sizes.of(self._scratch.sums)), left),
         )
         return Loop(r, rows, 1, body)
 
-    def _row_maps(self, body: list[Statement], nodes: tuple[Node, ...], reduced: str) -> str:
-        """Maps on the largest score or the sum of a row: rows in which nothing is left are treated apart by some."""
+    def _finish(self, row: Index, inverse: str) -> tuple[Statement, ...]:
+        """Maps on the weights themselves need them divided before the product, in a pass of their own."""
+        vector, raw, weight = Tile(DType.F32, ("n",)), self._names.new("w"), self._names.new("w")
+        body: list[Statement] = [
+            Load(raw, vector, "scratch", row),
+            Map(weight, vector, "mul", (raw, inverse)),
+        ]
+        result = self._row_maps(body, self._roles.after, weight, vector)
+        body.append(Store("scratch", row, result))
+        return (Loop("n", self._sizes.of(self._n), self._width, tuple(body)),)
+
+    def _row_maps(self, body: list[Statement], nodes: tuple[Node, ...], reduced: str, tile: Tile = _SINGLE) -> str:
+        """Maps on one value: the largest score of a row, the sum of its weights, the weights. Some exporters treat rows
+        in which nothing is left apart."""
         values: dict[ValueId, tuple[str, Tile]] = {}
         last = reduced
         for node in nodes:
@@ -266,7 +281,7 @@ class _Attention:
                 assert value is not None
                 if value not in values:
                     number = constant_scalar(self._graph, self._weights, value)
-                    values[value] = (reduced, Tile(DType.F32))
+                    values[value] = (reduced, tile)
                     if number is not None:
                         values[value] = (self._names.new("c"), Tile(self._dtype(value)))
                         body.append(Fill(*values[value], number))

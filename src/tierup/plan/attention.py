@@ -7,7 +7,7 @@ Nothing between is used elsewhere.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tierup.ir.graph import Graph, Node, ValueId
@@ -20,7 +20,7 @@ class Roles:
     """What the parts of an attention region are.
 
     `key` is given as kᵀ. `maps` act on the scores, `shift` on the largest of a row, `divisor` on the sum of a row's
-    weights. `order` is how the result is transposed.
+    weights, `after` on the weights, whose value is `weights`. `order` is how the result is transposed.
     """
 
     query: ValueId
@@ -30,6 +30,8 @@ class Roles:
     maps: tuple[Node, ...]
     shift: tuple[Node, ...]
     divisor: tuple[Node, ...]
+    weights: ValueId
+    after: tuple[Node, ...]
     result: ValueId
     order: tuple[int, ...]
 
@@ -49,6 +51,7 @@ def roles(graph: Graph, region: Region) -> Roles:
     ops = [node.op for node in nodes]
     first, last = ops.index("core.matmul"), len(ops) - 1 - ops[::-1].index("core.matmul")
     top, exp, total = (ops.index(op, first) for op in ("core.reduce_max", "core.exp", "core.reduce_sum"))
+    div = next(n for n in range(total, last) if ops[n] == "core.div" and nodes[n].inputs[0] == nodes[exp].outputs[0])
     return Roles(
         query=_given(nodes[first].inputs[0]),
         key=_given(nodes[first].inputs[1]),
@@ -56,7 +59,9 @@ def roles(graph: Graph, region: Region) -> Roles:
         scores=_given(nodes[first].outputs[0]),
         maps=tuple(nodes[first + 1 : top]),
         shift=tuple(nodes[top + 1 : exp - 1]),
-        divisor=tuple(nodes[total + 1 : last - 1]),
+        divisor=tuple(nodes[total + 1 : div]),
+        weights=_given(nodes[div].outputs[0]),
+        after=tuple(nodes[div + 1 : last]),
         result=_given(nodes[-1].outputs[0]),
         order=tuple(nodes[-1].attrs["perm"]) if ops[-1] == "core.transpose" else (),
     )
@@ -74,14 +79,18 @@ class _Finder:
 
     def find(self, product: int) -> tuple[list[int], Shape] | None:
         second = self._graph.nodes[product]
-        softmax = self._softmax(second.inputs[0], product)
-        if softmax is None or not self._is_product(product):
+        if not self._is_product(product):
+            return None
+        after = self._between(second.inputs[0], product, lambda index: self._graph.nodes[index].op == "core.div")
+        softmax = self._softmax(after[0]) if after is not None else None
+        if after is None or softmax is None:
             return None
         scores = self._graph.nodes[softmax[0]].inputs[0]
         maps = self._maps(scores)
         if maps is None:
             return None
-        return sorted({*maps, *softmax, product, *self._transpose(second)}), shape_of(tensor(self._graph, scores))
+        nodes = {*maps, *softmax, *after, product, *self._transpose(second)}
+        return sorted(nodes), shape_of(tensor(self._graph, scores))
 
     def _is_product(self, index: int) -> bool:
         node = self._graph.nodes[index]
@@ -98,12 +107,9 @@ class _Finder:
         """Whether a value is used by these nodes alone."""
         return value is not None and value not in self._graph.outputs and self._uses.get(value, []) == sorted(users)
 
-    def _softmax(self, weights: ValueId | None, product: int) -> list[int] | None:
+    def _softmax(self, div: int) -> list[int] | None:
         """max, sub, exp, sum, div over the last axis; rows' maximum and sum may go through maps of their own."""
         nodes = self._graph.nodes
-        div = self._behind(weights)
-        if div is None or nodes[div].op != "core.div" or not self._only(weights, [product]):
-            return None
         exp, total = self._behind(nodes[div].inputs[0]), self._reduced(nodes[div].inputs[1], "core.reduce_sum", div)
         if exp is None or total is None or nodes[exp].op != "core.exp":
             return None
@@ -122,31 +128,36 @@ class _Finder:
 
     def _reduced(self, value: ValueId | None, op: str, user: int) -> list[int] | None:
         """A reduction over the last axis and the maps between it and `value`, in order; nobody else looks at them."""
+        found = self._between(value, user, lambda index: self._graph.nodes[index].op == op)
+        if found is None:
+            return None
+        reduction = self._graph.nodes[found[0]]
+        rank = len(shape_of(tensor(self._graph, reduction.inputs[0])))
+        last = tuple(reduction.attrs["axes"]) == (rank - 1,) and reduction.attrs["keepdims"]
+        return found if last else None
+
+    def _between(self, value: ValueId | None, user: int, ends: Callable[[int], bool]) -> list[int] | None:
+        """One node for which `ends` holds and the maps between it and `value`, in order; nobody else looks at them."""
         found: set[int] = set()
         pending, users = [value], {value: [user]}
         while pending:
-            current = pending.pop()
-            index = self._behind(current)
-            if index is None or not self._is_row_step(index, op):
+            index = self._behind(pending.pop())
+            if index is None:
                 return None
             node = self._graph.nodes[index]
             found.add(index)
-            for given in node.inputs if node.op != op else ():
+            if ends(index):
+                continue
+            if node.op.removeprefix("core.") not in ELEMENTWISE or legality(self._graph, node) is not None:
+                return None
+            for given in node.inputs:
                 if self._behind(given) is not None:
                     users.setdefault(given, []).append(index)
                     pending.append(given)
                 elif not self._is_number(given):
                     return None
-        reductions = [index for index in found if self._graph.nodes[index].op == op]
         alone = all(self._only(given, sorted(set(by))) for given, by in users.items())
-        return sorted(found) if len(reductions) == 1 and alone else None
-
-    def _is_row_step(self, index: int, op: str) -> bool:
-        node = self._graph.nodes[index]
-        if node.op != op:
-            return node.op.removeprefix("core.") in ELEMENTWISE and legality(self._graph, node) is None
-        rank = len(shape_of(tensor(self._graph, node.inputs[0])))
-        return tuple(node.attrs["axes"]) == (rank - 1,) and bool(node.attrs["keepdims"])
+        return sorted(found) if alone and sum(map(ends, found)) == 1 and ends(min(found)) else None
 
     def _is_number(self, value: ValueId | None) -> bool:
         """Whether a value is a constant of one element."""

@@ -68,7 +68,7 @@ def _lowering(model: Model) -> Lowering:
         core=Counter(node.op for _, node in lowered.walk() if node.op.startswith("core.")),
         whole=_counted(whole),
         regions=Counter(region.kind for region in regions),
-        compiled=sum(len(region.nodes) for region in regions),
+        compiled=len({index for region in regions for index in (*region.nodes, *region.reads)}),
         alone=[row for row in _counted(refused) if row[0].startswith("core.") and row[0] != "core.reshape"],
     )
 

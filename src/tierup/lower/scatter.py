@@ -29,13 +29,13 @@ def lower_scatter(graph: Graph, weights: Weights, region: Region, dims: DimBuild
 
 @dataclass(frozen=True)
 class _Walk:
-    """How updates are gone through: a space whose `serial` axes may meet, and strides over it.
+    """How updates are gone through: a space in which those along the `serial` axis may meet, and strides over it.
 
     `places` has for each index of an update its offset in the indices, its stride in the result, and its bound.
     """
 
     extents: Shape
-    serial: tuple[int, ...]
+    serial: int
     indices: tuple[Dim, ...]
     updates: tuple[Dim, ...]
     result: tuple[Dim, ...]
@@ -67,7 +67,7 @@ class _Scatter:
         axis, data, own = self._node.attrs["axis"], self._shape(self._data), self._shape(self._indices)
         strides, dense = self._strides.row_major(data), self._strides.row_major(own)
         result = tuple(0 if number == axis else stride for number, stride in enumerate(strides))
-        return _Walk(own, (axis,), dense, dense, result, ((0, strides[axis], data[axis]),))
+        return _Walk(own, axis, dense, dense, result, ((0, strides[axis], data[axis]),))
 
     def _slices(self) -> _Walk:
         """One tuple of indices for each slice; any two may meet."""
@@ -77,20 +77,17 @@ class _Scatter:
         strides, times = self._strides.row_major(data), self._strides.times
         tuples, elements = times(*own[:-1]), times(*data[depth:])
         places = tuple((number, strides[number], data[number]) for number in range(depth))
-        return _Walk((tuples, elements), (0,), (depth, 0), (elements, 1), (0, 1), places)
+        return _Walk((tuples, elements), 0, (depth, 0), (elements, 1), (0, 1), places)
 
     def kernel(self) -> Kernel:
         walk, sizes = self._walk, self._sizes
         last = len(walk.extents) - 1
-        wide = last >= 0 and last not in walk.serial and walk.extents[last] != 1
+        wide = last != walk.serial and walk.extents[last] != 1
         names = [self._name(axis, wide) for axis in range(len(walk.extents))]
         lane = (LANE,) if wide else ()
-        inner = self._update(names, lane)
-        loops = [axis for axis in range(len(walk.extents)) if axis in walk.serial]
-        body: tuple[Statement, ...] = tuple(inner)
-        for axis in reversed(loops):
-            body = (Loop(names[axis], sizes.of(walk.extents[axis]), 1, body),)
-        parallel = [axis for axis in range(len(walk.extents)) if axis not in walk.serial]
+        count = walk.extents[walk.serial]
+        loop = Loop(names[walk.serial], sizes.of(count), 1, tuple(self._update(names, lane)))
+        parallel = [axis for axis in range(len(walk.extents)) if axis != walk.serial]
         steps = [(walk.extents[axis], self._lanes if names[axis] == LANE else 1) for axis in parallel] or [(1, 1)]
         grid = [
             Grid(names[axis], sizes.of(extent), step) for axis, (extent, step) in zip(parallel, steps, strict=False)
@@ -101,8 +98,8 @@ class _Scatter:
             Buffer("updates", dtype),
             Buffer("result", dtype, "out"),
         )
-        program = TileProgram("scatter", buffers, len(sizes.dims), tuple(grid) or (Grid("g", 1, 1),), body, lane)
-        work = self._strides.times(*(walk.extents[axis] for axis in loops), self._lanes if wide else 1)
+        program = TileProgram("scatter", buffers, len(sizes.dims), tuple(grid) or (Grid("g", 1, 1),), (loop,), lane)
+        work = self._strides.times(count, self._lanes if wide else 1)
         grain = self._dims.floordiv(_GRAIN_ELEMS, self._dims.max(work, 1))
         return Kernel(program, (self._indices, self._updates, self._result), tuple(sizes.dims), tuple(steps), grain)
 

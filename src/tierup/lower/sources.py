@@ -10,7 +10,7 @@ from tierup.ir.types import Dim, DType, TensorType
 from tierup.lower.axes import Axis, Nest
 from tierup.lower.names import Names, Sizes
 from tierup.lower.tile import Check, Convert, Fill, Load, Map, Position, Reduce, Statement, Tile
-from tierup.plan.forms import Bent, Count, Known, Linear, Read, Source
+from tierup.plan.forms import Bent, Count, Known, Linear, Read, Source, Term
 from tierup.plan.regions import COMPUTED, SMALL_INTEGERS
 
 Value = tuple[str, Tile]
@@ -100,7 +100,8 @@ class Sources:
         at = []
         for term in read.terms:
             place, tile = evaluate(term.index)
-            self._check(block, place, term.extent)
+            if not self._is_inside(term):
+                self._check(block, place, term.extent)
             axes += tile.axes
             at.append((place, self._sizes.of(term.stride)))
         name, tile = self._names.new("x"), Tile(tile_dtype(self.dtype(read.base)), self._nest.ordered(axes))
@@ -120,6 +121,18 @@ class Sources:
             return value
         stored = self._converted(block, value, stored_dtype(dtype))
         return self.map(block, "and", stored, self._literal(block, stored[1].dtype, (1 << dtype.bits) - 1))
+
+    def _is_inside(self, term: Term) -> bool:
+        """Whether an index is known to lie inside: its elements are constants, or a pad brought it there."""
+        index, extent = term.index, term.extent
+        if not isinstance(extent, int) or extent == 0:
+            return False
+        if isinstance(index, Bent):
+            return True
+        if not isinstance(index, Read) or index.terms or index.base not in self._constants:
+            return False
+        array = self._weights[self._constants[index.base]]
+        return array.size > 0 and int(array.min()) >= 0 and int(array.max()) < extent
 
     def _check(self, block: Block, place: str, extent: Dim) -> None:
         if (place, extent) not in block.values:

@@ -58,6 +58,7 @@ class _Cutter:
         self._group: dict[int, Group] = {}
         self._apart: dict[tuple[int, int], str] = {}
         self._fresh = count().__next__
+        self._read_for: dict[Dim, frozenset[ValueId]] = {}
 
     def cut(self) -> Cut:
         for index, node in enumerate(self._graph.nodes):
@@ -133,7 +134,7 @@ class _Cutter:
         made = node.outputs[0] if self._is_usable(node) else None
         for part, space in enumerate(spaces):
             assert space is not None
-            sizes_from = frozenset(v for dim in _dims_of_space(space) for v in _values_in(dim, self._dims))
+            sizes_from = frozenset(v for dim in _dims_of_space(space) for v in self._values_in(dim))
             member = Member(self._key(index, part), index, part, space, made, sizes_from)
             self._add(index, part, member, (read.base for read in member.reads()))
         if node.op in SCATTERS:
@@ -155,7 +156,7 @@ class _Cutter:
         values = {value for value in read if value is not None}
         self._in_memory |= values
         for dim in self._dims_of(unit, index):
-            values |= _values_in(dim, self._dims)
+            values |= self._values_in(dim)
         writes = tuple(v for i in nodes for v in self._graph.nodes[i].outputs if v is not None)
         self._items[self._key(index, part)] = _Item(unit, index, frozenset(values), writes)
 
@@ -170,6 +171,23 @@ class _Cutter:
                 yield from (type.shape or ()) if isinstance(type, TensorType) else ()
         if isinstance(unit, Region):
             yield from (*unit.sizes, *unit.checks)
+
+    def _values_in(self, dim: Dim) -> frozenset[ValueId]:
+        """The values that a size is read from."""
+        if dim not in self._read_for:
+            found: set[ValueId] = set()
+            pending, seen = [dim], set[Dim]()
+            while pending:
+                current = pending.pop()
+                if isinstance(current, Sym) and current not in seen:
+                    seen.add(current)
+                    op = self._dims.ops[current.id]
+                    if op.op not in READS:
+                        pending.extend(op.args)
+                    elif isinstance(op.args[0], int):
+                        found.add(op.args[0])
+            self._read_for[dim] = frozenset(found)
+        return self._read_for[dim]
 
     def _always_in_memory(self) -> Iterator[ValueId]:
         """Outputs, what call-outs and products read, and what sizes are read from."""
@@ -387,19 +405,3 @@ def _dims_of_space(space: Space) -> Iterator[Dim]:
     yield from (*space.extents, *space.checks, space.result.offset, *space.result.strides)
     for source in space.arguments:
         yield from dims_in(source)
-
-
-def _values_in(dim: Dim, dims: DimBuilder) -> set[ValueId]:
-    """The values that a size is read from."""
-    found: set[ValueId] = set()
-    pending, seen = [dim], set[Dim]()
-    while pending:
-        current = pending.pop()
-        if isinstance(current, Sym) and current not in seen:
-            seen.add(current)
-            op = dims.ops[current.id]
-            if op.op not in READS:
-                pending.extend(op.args)
-            elif isinstance(op.args[0], int):
-                found.add(op.args[0])
-    return found

@@ -148,9 +148,25 @@ class Forms:
 
     def of(self, value: ValueId) -> Form:
         """Where a value's elements come from: from itself where no chain leads further."""
-        if value not in self._known:
-            self._known[value] = self._number(value) or self._chain(value) or self.itself(value)
+        pending = [value]
+        while value not in self._known:  # chains may be longer than Python's stack
+            current = pending[-1]
+            ahead = [given for given in self._behind(current) if given not in self._known]
+            if ahead:
+                pending += ahead
+            else:
+                self._known[current] = self._number(current) or self._chain(current) or self.itself(current)
+                pending.pop()
         return self._known[value]
+
+    def _behind(self, value: ValueId) -> list[ValueId]:
+        """The values whose forms a value's form is made of."""
+        index = self._producer.get(value)
+        if index is None or index not in self._through or self._number(value) is not None:
+            return []
+        node = self._graph.nodes[index]
+        count = 0 if node.op == "core.iota" else 2 if node.op in LOOKUPS else 1
+        return [given for given in node.inputs[:count] if given is not None]
 
     def itself(self, value: ValueId) -> Form:
         """A value as it lies in memory."""

@@ -173,17 +173,26 @@ _ROUNDINGS: dict[str, Callable[[Array], Array]] = {
 }
 
 
-def _nearest(attrs: Attrs, x: Array, axis: Axis) -> Array:
+def coordinates(attrs: Attrs, axis: Axis, precision: np.dtype[Any]) -> Array:
+    """Where in the data each element of the result lies."""
+    return _COORDINATES[attrs["coordinate_transformation_mode"]](np.arange(axis.after, dtype=precision), axis)
+
+
+def nearest_index(attrs: Attrs, axis: Axis) -> Array:
     """Coordinates are computed in f32, as in other runtimes: with a scale such as f32(1/3), f64 would end just below
     the whole numbers that were meant."""
-    at = _COORDINATES[attrs["coordinate_transformation_mode"]](np.arange(axis.after, dtype=np.float32), axis)
-    index = _ROUNDINGS[attrs["nearest_mode"]](at).astype(np.int64).clip(0, max(axis.before - 1, 0))
-    return _extrapolated(attrs, np.take(x, index, axis=axis.index), at, axis)
+    at = coordinates(attrs, axis, np.dtype(np.float32))
+    return _ROUNDINGS[attrs["nearest_mode"]](at).astype(np.int64).clip(0, max(axis.before - 1, 0))
+
+
+def _nearest(attrs: Attrs, x: Array, axis: Axis) -> Array:
+    at = coordinates(attrs, axis, np.dtype(np.float32))
+    return _extrapolated(attrs, np.take(x, nearest_index(attrs, axis), axis=axis.index), at, axis)
 
 
 def _filtered(attrs: Attrs, x: Array, axis: Axis) -> Array:
-    at = _COORDINATES[attrs["coordinate_transformation_mode"]](np.arange(axis.after, dtype=np.float64), axis)
-    index, weights = _taps(attrs, at, axis)
+    at = coordinates(attrs, axis, np.dtype(np.float64))
+    index, weights = taps(attrs, at, axis)
     shape = (-1, *(1,) * (x.ndim - axis.index - 1))
     result = np.zeros((*x.shape[: axis.index], axis.after, *x.shape[axis.index + 1 :]), x.dtype)
     for tap in range(weights.shape[1]):
@@ -192,7 +201,7 @@ def _filtered(attrs: Attrs, x: Array, axis: Axis) -> Array:
     return _extrapolated(attrs, result, at, axis)
 
 
-def _taps(attrs: Attrs, at: Array, axis: Axis) -> tuple[Array, Array]:
+def taps(attrs: Attrs, at: Array, axis: Axis) -> tuple[Array, Array]:
     """For each coordinate, the elements around it and their weights."""
     reach, kernel = (1, _linear) if attrs["mode"] == "linear" else (2, _cubic)
     squeeze = min(axis.scale, 1.0) if attrs.get("antialias", 0) else 1.0
@@ -217,10 +226,17 @@ def _cubic(distance: Array, a: float) -> Array:
     return np.where(distance <= 1, near, np.where(distance < 2, far, 0))
 
 
+def outside(attrs: Attrs, at: Array, axis: Axis) -> Array | None:
+    """Which coordinates lie outside the data; None where that does not matter."""
+    if attrs["coordinate_transformation_mode"] != "tf_crop_and_resize":
+        return None
+    return np.asarray((at < 0) | (at > axis.before - 1))
+
+
 def _extrapolated(attrs: Attrs, y: Array, at: Array, axis: Axis) -> Array:
     """Where a crop reaches outside the data, the extrapolation value."""
-    if attrs["coordinate_transformation_mode"] != "tf_crop_and_resize":
+    bad = outside(attrs, at, axis)
+    if bad is None:
         return y
-    outside = ((at < 0) | (at > axis.before - 1)).reshape(-1, *(1,) * (y.ndim - axis.index - 1))
     value = np.asarray(attrs.get("extrapolation_value", 0.0)).astype(y.dtype)
-    return np.where(outside, value, y)
+    return np.where(bad.reshape(-1, *(1,) * (y.ndim - axis.index - 1)), value, y)

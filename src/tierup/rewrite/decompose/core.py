@@ -67,9 +67,15 @@ class Core:
             raise Declined(f"input {index} is missing")
         return value
 
-    def numbers(self, value: ValueId, what: str) -> tuple[int, ...]:
-        """The integers that a constant holds."""
+    def is_known(self, value: ValueId) -> bool:
+        """Whether `numbers` knows the integers of a value."""
         content = self.out.content(value)
+        whole = content is not None and all(isinstance(dim, int) for dim in content)
+        return whole or self.out.constant(value) is not None or self.out.shape(value) == (0,)
+
+    def numbers(self, value: ValueId, what: str) -> tuple[int, ...]:
+        """The integers that a constant holds, or a vector without elements."""
+        content = () if self.out.shape(value) == (0,) else self.out.content(value)
         if content is not None and all(isinstance(dim, int) for dim in content):
             return tuple(dim for dim in content if isinstance(dim, int))
         array = self.out.constant(value)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import reduce
 
+from tierup.ir.dims import DimBuilder
 from tierup.ir.graph import Node, ValueId
-from tierup.ir.types import DType
+from tierup.ir.types import Dim, DType
 from tierup.rewrite.decompose.core import Core, Declined, Decomposition
 
 Reduction = Callable[[Core, ValueId, Sequence[int]], ValueId]  # keeps the reduced axes
@@ -21,18 +24,63 @@ def reduced_axes(b: Core, n: Node, rank: int) -> tuple[int, ...]:
     return tuple(sorted({b.axis(axis, rank) for axis in axes}))
 
 
+@dataclass(frozen=True)
+class _Reduced:
+    """What a Reduce op reduces: a value, which of its axes, and the shape of the result."""
+
+    x: ValueId
+    axes: tuple[int, ...]
+    shape: tuple[Dim, ...]
+
+
+def _reduced(b: Core, n: Node) -> _Reduced:
+    x, keep = b.input(n), n.attrs["keepdims"]
+    shape, given = b.shape(x), b.given(n, 1)
+    if given is not None and not b.is_known(given):
+        return _chosen_in_call(b, x, b.elems(given, "the axes of a reduction"), keep=bool(keep))
+    axes = reduced_axes(b, n, len(shape))
+    return _Reduced(x, axes, tuple(1 if i in axes else dim for i, dim in enumerate(shape) if keep or i not in axes))
+
+
+def _chosen_in_call(b: Core, x: ValueId, axes: Sequence[Dim], *, keep: bool) -> _Reduced:
+    """Each axis is divided in two, of which one has a single element: the first if it is reduced, else the second.
+
+    An axis outside the tensor leaves no elements, with which the division fails.
+    """
+    dims, shape = b.dims, b.shape(x)
+    rank = len(shape)
+    if not axes or len(axes) > rank:
+        raise Declined(f"there are {len(axes)} axes to reduce of {rank}")
+
+    def among(numbers: Sequence[Dim], wanted: Sequence[int]) -> Dim:
+        return reduce(dims.max, [dims.emit("eq", number, one) for number in numbers for one in wanted])
+
+    chosen = [among(axes, (axis, axis - rank)) for axis in range(rank)]
+    inside = reduce(dims.min, [among((axis,), range(-rank, rank)) for axis in axes])
+    kept = [dims.select(one, 1, size) for one, size in zip(chosen, shape, strict=True)]
+    gone = [dims.select(one, size, 1) for one, size in zip(chosen, shape, strict=True)]
+    pairs = [size for pair in zip(kept, gone, strict=True) for size in pair]
+    divided = b.reshape(x, [dims.mul(inside, pairs[0]), *pairs[1:]])
+    odd = tuple(range(1, 2 * rank, 2))
+    return _Reduced(divided, odd, tuple(kept) if keep else tuple(_left(dims, chosen, shape, rank - len(axes))))
+
+
+def _left(dims: DimBuilder, chosen: Sequence[Dim], shape: Sequence[Dim], count: int) -> Iterator[Dim]:
+    """The sizes of the axes that are not chosen, in order."""
+    before = [dims.sum([dims.sub(1, one) for one in chosen[:axis]]) for axis in range(len(shape))]
+    for place in range(count):
+        here = [dims.mul(dims.sub(1, one), dims.emit("eq", at, place)) for one, at in zip(chosen, before, strict=True)]
+        yield dims.sum([dims.mul(one, size) for one, size in zip(here, shape, strict=True)])
+
+
 def _reduction(reduction: Reduction, *, in_floats: bool = False) -> Decomposition:
     """`in_floats`: integers go through f64 and are cut towards zero."""
 
     def decomposition(b: Core, n: Node) -> ValueId:
-        x = b.input(n)
-        dtype, shape = b.dtype(x), b.shape(x)
-        axes = reduced_axes(b, n, len(shape))
+        dtype, reduced = b.dtype(b.input(n)), _reduced(b, n)
+        x = reduced.x
         wide = b.cast(x, DType.F64) if in_floats and dtype.is_integer else b.wide(x)
-        result = b.cast(reduction(b, wide, axes), dtype)
-        if n.attrs["keepdims"]:
-            return result
-        return b.reshape(result, [dim for axis, dim in enumerate(shape) if axis not in axes])
+        return b.reshape(b.cast(reduction(b, wide, reduced.axes), dtype), reduced.shape)
 
     return decomposition
 
@@ -41,8 +89,9 @@ def _plain(name: str) -> Decomposition:
     """A reduction that is a core op; it drops its axes by itself."""
 
     def decomposition(b: Core, n: Node) -> ValueId:
-        x = b.input(n)
-        return b.reduce(name, x, reduced_axes(b, n, b.rank(x)), bool(n.attrs["keepdims"]))
+        reduced = _reduced(b, n)
+        keep = b.rank(reduced.x) == len(reduced.shape)
+        return b.reshape(b.reduce(name, reduced.x, reduced.axes, keep), reduced.shape)
 
     return decomposition
 

@@ -11,7 +11,6 @@ import msgspec
 import numpy as np
 import onnx
 import pytest
-from click.testing import Result
 from onnx import TensorProto, numpy_helper
 from tests.profile.fakes import fake_machine
 from tests.security.models import model, node, value
@@ -33,7 +32,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "250")
 
 
-def explain(path: Path, *arguments: str) -> Result:
+def explain(path: Path, *arguments: str) -> Any:
     return CliRunner().invoke(app, ["explain", str(path), *arguments])
 
 

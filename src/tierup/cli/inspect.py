@@ -12,12 +12,13 @@ from rich.markup import escape
 from rich.table import Table
 
 from tierup.cli.show import shape_text, write_json
+from tierup.codegen.target import AVX2, target_of
 from tierup.frontends.onnx.schema import onnx_type
 from tierup.ir.graph import Weights
-from tierup.plan.cut import cut
-from tierup.plan.regions import Region
+from tierup.profile.identity import identify
 from tierup.rewrite.decompose import reasons
 from tierup.rewrite.rewrite import lower_to_core, simplify
+from tierup.runtime.compiled import compile_plan
 from tierup.session import Model, load
 
 _SHOWN = 12  # ops listed without --ops
@@ -59,9 +60,11 @@ def _lowering(model: Model) -> Lowering:
     simplified = simplify(imported.graph, weights)
     lowered = lower_to_core(imported.graph, weights)
     whole = Counter((node.op, reason) for node, reason in reasons(simplified, weights))
-    division = cut(lowered, weights)
-    regions = [unit for unit in division.order if isinstance(unit, Region)]
-    refused = Counter((lowered.nodes[index].op, reason) for index, reason in division.refusals.items())
+    compiled = compile_plan(imported.graph, weights, target_of(identify()) or AVX2)  # the same for every target
+    (function,) = compiled.functions
+    regions = [placed.region for placed in function.kernels]
+    why = {function.graph.nodes[index]: reason for index, reason in function.cut.refusals.items()}
+    refused = Counter((node.op, why[node]) for node in compiled.plan.callouts if node in why)
     return Lowering(
         imported=sum(1 for _ in imported.graph.walk()),
         simplified=sum(1 for _ in simplified.walk()),
@@ -104,7 +107,7 @@ def _print_lowering(console: Console, lowering: Lowering) -> None:
     kinds = ", ".join(f"{count} {kind}" for kind, count in lowering.regions.most_common()) or "none"
     console.print(
         f"{lowering.imported} nodes, {lowering.simplified} after simplification, lowered to {core} core ops. "
-        f"With force_tier=1, {lowering.compiled} of them compile into kernels ({kinds}); the rest falls back.",
+        f"{lowering.compiled} of what a call needs of them compile into kernels ({kinds}); what falls back is listed.",
         highlight=False,
     )
     for title, rows in (("stays whole", lowering.whole), ("falls back", lowering.alone)):

@@ -346,3 +346,14 @@ def test_products_of_other_types(dtype: Any, right: list[Any]) -> None:
             sums = np.float32 if dtype is np.float16 else dtype  # and half a step of the result's own type
             eps = (4 + sizes["k"] ** 0.5) * np.finfo(sums).eps * bound + np.finfo(dtype).eps * abs(exact)
             assert (abs(y - exact) <= eps).all()
+
+
+@pytest.mark.parametrize("pieces", [3, 63, 64, 70, 4100])
+def test_many_pieces_are_joined(pieces: int) -> None:
+    """From 64 on the join falls back; what stands around it compiles all the same."""
+    nodes = [node("Exp", ["x"], ["e"]), node("Concat", ["e"] * pieces, ["c"], axis=0), node("Neg", ["c"], ["y"])]
+    proto = model(nodes, [value("x", [2, 3])], [value("y", [2 * pieces, 3])])
+    compiled = tierup.load(proto, config=tierup.Config(force_tier=1))
+    assert compiled.report().fallback_nodes == (pieces >= 64)
+    x = floats(2, 3)
+    np.testing.assert_allclose(compiled(x=x)["y"], -np.tile(np.exp(x), (pieces, 1)), rtol=1e-6)

@@ -25,6 +25,9 @@ from tierup.plan.strides import Strides
 _UNFIT = "its sizes are known to fit only in the call"
 
 
+_MOST_PARTS = 64  # of one node: they are numbered node by node
+
+
 def cut(graph: Graph, weights: Weights | None = None) -> Cut:
     """Regions as large as legality allows, greedily from the front.
 
@@ -63,6 +66,10 @@ class _Cutter:
     def cut(self) -> Cut:
         for index, node in enumerate(self._graph.nodes):
             reason = legality(self._graph, node)
+            if reason is None and parts(node) >= _MOST_PARTS:
+                reason = (
+                    f"it is written in {parts(node)} parts, each a kernel, and more than {_MOST_PARTS - 1} are too many"
+                )
             if reason is not None and index not in self._taken and not self._is_known(node):
                 self._refusals[index] = reason
         refused = -1
@@ -149,7 +156,7 @@ class _Cutter:
 
     def _key(self, index: int, part: int) -> int:
         """Keys stand in the order of nodes and parts."""
-        return index * 4096 + part
+        return index * _MOST_PARTS + part
 
     def _add(self, index: int, part: int, unit: Region | int | Member, read: Iterable[ValueId | None]) -> None:
         nodes = unit.nodes if isinstance(unit, Region) else (index,)

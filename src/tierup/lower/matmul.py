@@ -16,7 +16,8 @@ from tierup.ir.graph import Graph, ValueId, Weights
 from tierup.ir.types import Dim, DType, Shape, TensorType
 from tierup.lower.kernel import Kernel, Panels
 from tierup.lower.names import Names, Sizes
-from tierup.lower.rows import constant_scalar, map_statement
+from tierup.lower.rows import map_statement
+from tierup.lower.sources import constant_scalar
 from tierup.lower.tile import (
     Arg,
     Buffer,

@@ -15,14 +15,12 @@ from tierup.lower.axes import Forms, nest
 from tierup.lower.kernel import Kernel
 from tierup.lower.names import Names, Sizes
 from tierup.lower.reduce import Folds, looped, spread
-from tierup.lower.sources import Block, Sources, Value, constant_scalar, stored_dtype, tile_dtype
+from tierup.lower.sources import Block, Sources, Value, stored_dtype, tile_dtype
 from tierup.lower.tile import Buffer, Convert, Index, Load, Map, Statement, Store, Tile, TileProgram
 from tierup.plan.forms import Linear, Read, Source, linears, reads
 from tierup.plan.regions import Region, Step
 from tierup.plan.spaces import ARG_REDUCTIONS, POOLS, REDUCTIONS, is_movement
 from tierup.plan.strides import Strides
-
-__all__ = ["constant_scalar", "lower_rows", "map_statement"]
 
 # Cycles of a map on one vector, roughly: what counts is dear or not.
 _DEAR = {

@@ -12,7 +12,7 @@ from itertools import pairwise
 from tierup.ir.dims import DimBuilder
 from tierup.ir.graph import Graph, Node, ValueId, Weights
 from tierup.ir.types import Dim, Shape, TensorType
-from tierup.lower.rows import constant_scalar
+from tierup.lower.sources import constant_scalar
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,7 @@ from tierup.ir.graph import Attrs, Graph, Weights
 from tierup.ir.types import DType
 from tierup.ir.verify import verify
 from tierup.reference.evaluate import evaluate
-from tierup.rewrite.rewrite import simplify
-from tierup.rewrite.rules.reforms import reformed
+from tierup.rewrite.rules.reforms import padded_pool, reformed
 from tierup.rewrite.walk import walk
 
 RNG = np.random.default_rng(3)
@@ -24,7 +23,7 @@ RNG = np.random.default_rng(3)
 
 def reform(build: Build) -> tuple[Graph, Graph, Weights]:
     graph, weights = made(build)
-    after = walk(graph, weights, (reformed,)).graph
+    after = walk(graph, weights, (reformed, padded_pool)).graph
     verify(after, weights)
     return graph, after, weights
 
@@ -44,54 +43,8 @@ def compare(build: Build, *feeds: Any, sums: int = 1) -> list[str]:
     return ops(after)
 
 
-def conv(
-    b: GraphBuilder, x: int, w: int, stride: tuple[int, ...], pads: tuple[int, ...] | None = None, **other: Any
-) -> int:
-    attrs = {"group": 1, "strides": stride, "dilations": (1,) * len(stride), **other}
-    return b.op("core.conv", x, w, ints(b, *(pads or (0,) * (2 * len(stride)))), **attrs)
-
-
 def floats(*shape: int) -> Any:
     return RNG.standard_normal(shape).astype(np.float32)
-
-
-@pytest.mark.parametrize("batch", [0, 1, 3])
-def test_patches_are_a_product(batch: int) -> None:
-    def build(b: GraphBuilder) -> int:
-        return conv(b, f32(b, "n", 3, 8, 12), const(b, floats(5, 3, 4, 2)), (4, 2))
-
-    left = compare(build, floats(batch, 3, 8, 12), sums=24)
-    assert "core.matmul" in left
-    assert "core.conv" not in left
-
-
-def test_patches_on_one_and_three_axes() -> None:
-    assert "core.matmul" in compare(
-        lambda b: conv(b, f32(b, 2, 3, 9), const(b, floats(4, 3, 3)), (3,)), floats(2, 3, 9), sums=9
-    )
-    assert "core.matmul" in compare(
-        lambda b: conv(b, f32(b, 2, 2, 4, 2, 6), const(b, floats(3, 2, 2, 2, 3)), (2, 2, 3)),
-        floats(2, 2, 4, 2, 6),
-        sums=24,
-    )
-
-
-@pytest.mark.parametrize(
-    "build",
-    [
-        lambda b: conv(b, f32(b, 1, 2, 8, 8), const(b, floats(3, 2, 2, 2)), (2, 1)),  # windows overlap
-        lambda b: conv(b, f32(b, 1, 2, 8, 8), const(b, floats(3, 2, 2, 2)), (3, 3)),  # gaps between them
-        lambda b: conv(b, f32(b, 1, 2, 8, 8), const(b, floats(3, 2, 2, 2)), (2, 2), (1, 1, 1, 1)),
-        lambda b: conv(b, f32(b, 1, 2, 8, 8), const(b, floats(4, 1, 2, 2)), (2, 2), group=2),
-        lambda b: conv(b, f32(b, 1, 2, 8, 8), const(b, floats(3, 2, 2, 2)), (2, 2), dilations=(2, 2)),
-        lambda b: conv(b, f32(b, 1, 2, 7, 8), const(b, floats(3, 2, 2, 2)), (2, 2)),  # does not divide
-        lambda b: conv(b, f32(b, 1, 2, "h", 8), const(b, floats(3, 2, 2, 2)), (2, 2)),
-        lambda b: conv(b, f32(b, 1, 2, 8, 8), const(b, floats(3, 2, 1, 1)), (1, 1)),  # a product, but no patches
-    ],
-)
-def test_other_convolutions_stay(build: Build) -> None:
-    _, after, _ = reform(build)
-    assert ops(after) == ["core.conv"]
 
 
 @pytest.mark.parametrize("op", ["core.pool_sum", "core.pool_max"])
@@ -170,14 +123,3 @@ def test_resize_to_sizes_of_the_call_stays() -> None:
         return b.op("core.resize", x, sizes, scales, roi, **attrs)
 
     assert ops(reform(build)[1]) == ["core.resize"]
-
-
-def test_patches_between_transposes_leave_one_product() -> None:
-    """As vision transformers have it: the transposes behind the convolution take back those of the reform."""
-
-    def build(b: GraphBuilder) -> int:
-        y = conv(b, f32(b, 1, 3, 8, 8), const(b, floats(6, 3, 4, 4)), (4, 4))
-        return b.op("core.transpose", b.op("core.reshape", y, ints(b, 1, 6, 4)), perm=(0, 2, 1))
-
-    _, after, weights = reform(build)
-    assert ops(simplify(after, weights)) == ["core.reshape", "core.transpose", "core.reshape", "core.matmul"]

@@ -121,6 +121,8 @@ def flops(graph: Graph, node: Node, size: Size) -> int:
     match name:
         case "matmul":
             return 2 * count * _extent(graph, node.inputs[0], -1, size)
+        case "conv_last":  # w[places · C / group, M]
+            return 2 * count * _extent(graph, node.inputs[1], 0, size)
         case "conv":  # w[M, C / group, …]: each element of the result is a sum over all but M
             return 2 * count * elements(graph, node.inputs[1], size) // max(_extent(graph, node.inputs[1], 0, size), 1)
         case "conv_transpose":  # w[C, M / group, …]: each element of x goes into all but C

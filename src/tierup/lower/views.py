@@ -149,7 +149,7 @@ class Views:
             strides.append(self._dims.mul(middle[-1][1], self._dims.product(divided[position + 1 :])))
         strides += [stride for _, stride in old[len(old) - back :]]
         left = iter(strides)
-        return replace(view, shape=shape, strides=tuple(0 if size == 1 else next(left) for size in shape))
+        return replace(view, shape=shape, strides=tuple(1 if size == 1 else next(left) for size in shape))
 
 
 def row_major(shape: Shape, dims: DimBuilder) -> tuple[Dim, ...]:

@@ -8,7 +8,7 @@ left is grouped greedily from the front into regions as large as legality allows
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 
 from tierup.ir.dims import READS, DimBuilder
@@ -54,7 +54,7 @@ class _Cutter:
         self._contents = contents(graph, weights, self._dims)
         self._producer = {v: node for node in graph.nodes for v in node.outputs if v is not None}
         self._constants = dict(graph.weights)
-        self._products = products(graph)
+        self._products = [self._with_pads(region) for region in products(graph)]
         self._taken = {index for region in self._products for index in region.nodes}
         self._refusals: dict[int, str] = {}
         self._items: dict[int, _Item] = {}
@@ -82,6 +82,16 @@ class _Cutter:
                 self._place(key)
         self._retry()
         return Cut(tuple(self._ordered()), self._refusals, tuple(self._dims.ops))
+
+    def _with_pads(self, region: Region) -> Region:
+        """A convolution with its pads as sizes; those that are computed are read in the call."""
+        pads = self._graph.nodes[region.nodes[0]].inputs[-1]
+        if region.kind != "conv" or pads is None:
+            return region
+        (count,) = shape_of(tensor(self._graph, pads))
+        assert isinstance(count, int)
+        known = self._contents.get(pads)
+        return replace(region, sizes=known or tuple(self._dims.elem(pads, place) for place in range(count)))
 
     def _is_known(self, node: Node) -> bool:
         """Whether a node's results are sizes, which can be written down without it."""
@@ -295,7 +305,9 @@ class _Cutter:
             return False
         units = [self._items[key].unit for key in self._readers.get(value, ())]
         return bool(units) and all(
-            isinstance(unit, Region) and unit.kind in ("matmul", "attention") and self._is_looked_through(unit, node)
+            isinstance(unit, Region)
+            and unit.kind in ("matmul", "conv", "attention")
+            and self._is_looked_through(unit, node)
             for unit in units
         )
 

@@ -1,4 +1,4 @@
-"""Which nodes run together with a product: attention, and the maps behind a product that nobody else looks into."""
+"""Which nodes run together with a product or convolution: attention, and the maps behind it that nobody else needs."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from tierup.ir.graph import Graph, Node, ValueId
 from tierup.ir.types import DType, Shape
 from tierup.plan.attention import attention
 from tierup.plan.regions import ELEMENTWISE, Region, legality, shape_of, tensor
+
+_KINDS = {"core.matmul": "matmul", "core.conv_last": "conv"}
 
 
 def products(graph: Graph) -> list[Region]:
@@ -21,11 +23,12 @@ def products(graph: Graph) -> list[Region]:
             taken.update(found.nodes)
             regions.append(found)
     for index, node in enumerate(graph.nodes):
-        if node.op == "core.matmul" and index not in taken and legality(graph, node) is None:
+        kind = _KINDS.get(node.op)
+        if kind is not None and index not in taken and legality(graph, node) is None:
             domain = shape_of(tensor(graph, node.outputs[0]))
-            nodes = tuple(_with_epilogue(graph, uses, index, domain))
+            nodes = tuple(_with_epilogue(graph, uses, index, domain, taken))
             taken.update(nodes)
-            regions.append(Region("matmul", nodes, domain))
+            regions.append(Region(kind, nodes, domain))
     return regions
 
 
@@ -39,7 +42,9 @@ def users(graph: Graph) -> dict[ValueId, list[int]]:
     return found
 
 
-def _with_epilogue(graph: Graph, uses: dict[ValueId, list[int]], product: int, domain: Shape) -> Iterator[int]:
+def _with_epilogue(
+    graph: Graph, uses: dict[ValueId, list[int]], product: int, domain: Shape, taken: set[int]
+) -> Iterator[int]:
     """The product, and maps that read nothing but its results and what lies outside; one value leaves.
 
     Maps are taken up to a point at which a single value is still in use: what gelu computes from its argument in two
@@ -52,7 +57,7 @@ def _with_epilogue(graph: Graph, uses: dict[ValueId, list[int]], product: int, d
         index = min(pending)
         pending.discard(index)
         node = graph.nodes[index]
-        if not _is_epilogue(graph, node, inside, domain):
+        if index in taken or not _is_epilogue(graph, node, inside, domain):
             break
         nodes.append(index)
         inside.update(node.outputs)

@@ -2,8 +2,9 @@
 
 A *rows* region is maps, reductions, copies and lookups over one domain: every value in it has the domain's axes, or
 some of them, and all its reductions go over the same ones. Movement in front of it is part of its addresses and needs
-no kernel. A *matmul* region is one product and the maps that follow it, an *attention* region two with a softmax
-between. A *scan* runs along one axis, a *scatter* writes where the data says, and a *known* region writes down sizes.
+no kernel. A *matmul* region is one product and the maps that follow it, a *conv* region the same with a convolution,
+an *attention* region two products with a softmax between. A *scan* runs along one axis, a *scatter* writes where the
+data says, and a *known* region writes down sizes.
 `legality` says whether a node could be compiled at all; what joins what is decided by `products` and `cut`.
 """
 
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field
 
 from tierup.ir.dims import DimOp
 from tierup.ir.graph import Graph, Node, ValueId
+from tierup.ir.ops.core import ELEMENTWISE as ELEMENTWISE
 from tierup.ir.types import Dim, DType, Shape, TensorType
 from tierup.plan.forms import Linear, Source
 from tierup.plan.spaces import PARTED, POOLS, is_movement, is_reduction
@@ -27,12 +29,6 @@ SMALL_INTEGERS = frozenset({DType.U4, DType.I4, DType.U2, DType.I2})  # one byte
 # results of them are rounded where they are written alone: a chain of maps in one region is closer to the exact answer
 # than the reference, which rounds after every op, by less than the last digit that either keeps.
 NARROW = SMALL_INTEGERS | {DType.F16, DType.BF16}
-# The element-wise core ops that tile programs have maps for; a test keeps the two lists equal.
-ELEMENTWISE = frozenset({
-    "abs", "acos", "acosh", "add", "and", "asin", "asinh", "atan", "atanh", "ceil", "cos", "cosh", "div", "eq", "erf",
-    "exp", "expm1", "floor", "fmod", "le", "log", "log1p", "lt", "max", "min", "mod", "mul", "neg", "not", "or", "pow",
-    "round", "select", "shl", "shr", "sin", "sinh", "sqrt", "sub", "tan", "tanh", "xor",
-})  # fmt: skip
 SCANS = {"core.cumsum": "sum", "core.cumprod": "prod"}
 SCATTERS = frozenset({"core.scatter_elements", "core.scatter_nd"})
 SAME_MEMORY = "it is the same memory under other sizes: no kernel is needed"
@@ -62,7 +58,8 @@ class Region:
 
     A rows region has its `steps`, the domain's axes that its reductions go over, the values that are needed outside,
     the movement nodes in its addresses, dims without an answer where the sizes of a call do not fit, and for values
-    that other rows regions make why those are not part of it. A known region has the `sizes` that it writes.
+    that other rows regions make why those are not part of it. A known region has the `sizes` that it writes, a conv
+    region its pads.
     """
 
     kind: str
@@ -108,6 +105,8 @@ def legality(graph: Graph, node: Node) -> str | None:
             return f"{tensor(graph, value).dtype!r} is not compiled yet"
     if node.op == "core.matmul":
         return _matmul_legality(graph, node)
+    if node.op == "core.conv_last":
+        return _conv_legality(graph, node)
     if node.op in POOLS and any(value is not None for value in node.outputs[1:]):
         return "the places of the largest in each window are not compiled yet"
     if is_reduction(node) or node.op in SCANS:
@@ -120,6 +119,13 @@ def _matmul_legality(graph: Graph, node: Node) -> str | None:
     batch = shape_of(tensor(graph, node.outputs[0]))[:-2]
     if len(shape_of(right)) != 2 and any(present_axes(shape_of(side)[:-2], batch) is None for side in (left, right)):
         return "whether the batches of the product broadcast is known only in the call"
+    return None
+
+
+def _conv_legality(graph: Graph, node: Node) -> str | None:
+    channels, results = shape_of(tensor(graph, node.inputs[0]))[-1], shape_of(tensor(graph, node.inputs[1]))[-1]
+    if not isinstance(channels, int) or not isinstance(results, int):
+        return "how many channels there are is known only in the call"
     return None
 
 

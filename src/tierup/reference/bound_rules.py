@@ -354,7 +354,7 @@ def _scattered(step: Step, data: Bounded, indices: Bounded, updates: Bounded) ->
 
 
 def _bilinear(step: Step, a: Bounded, b: Bounded, *rest: Bounded) -> Bounded:
-    """matmul, conv: the same on absolute values, with bounds in place of one side's."""
+    """matmul, conv, conv_last: the same on absolute values, with bounds in place of one side's."""
     more = [x.value for x in rest]
     value = step(a.value, b.value, *more)
     if not a.is_float:
@@ -368,7 +368,7 @@ def _bilinear(step: Step, a: Bounded, b: Bounded, *rest: Bounded) -> Bounded:
         sides = (step(a.magnitude, size_of(b.value), *more), step(size_of(a.value), b.magnitude, *more))
         both = step(a.magnitude, b.magnitude, *more)
         bound = sides[0] + sides[1] + step.unit * both - relative * step(size_of(a.value), size_of(b.value), *more)
-    terms = a.value.shape[-1] if step.node.op == "core.matmul" else math.prod(b.value.shape[1:])
+    terms = math.prod(b.value.shape[1:]) if step.node.op == "core.conv" else b.value.shape[-2]
     return _freed(step.summed(value, bound, terms), _unsure_terms(step, a, b, more))
 
 
@@ -438,7 +438,7 @@ _BY_NAME: dict[str, Rule] = {
     **dict.fromkeys(("and", "or", "xor", "not", "shl", "shr", "mod"), _integers),
     **dict.fromkeys(("reshape", "transpose", "broadcast", "slice"), _moved(0)),
     **dict.fromkeys(("gather", "gather_elements", "gather_nd"), _looked_up),
-    **dict.fromkeys(("matmul", "conv"), _bilinear),
+    **dict.fromkeys(("matmul", "conv", "conv_last"), _bilinear),
     **dict.fromkeys(("iota", "shape"), _known),
     "mul": _on_floats(_product),
     "div": _on_floats(_quotient),

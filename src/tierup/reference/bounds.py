@@ -64,6 +64,8 @@ def _terms(node: Node, shape: Callable[[ValueId], Sequence[int]]) -> int:
             return size(0)[-1]
         case "core.conv":
             return math.prod(size(1)[1:])
+        case "core.conv_last":
+            return size(1)[0]
         case "core.cumsum" | "core.cumprod":
             return size(0)[int(node.attrs["axis"])]
         case "core.pool_sum":

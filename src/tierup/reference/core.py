@@ -17,17 +17,17 @@ from tierup.reference import special
 from tierup.reference.cast import bit_cast as bitcast
 from tierup.reference.cast import cast
 from tierup.reference.core_recurrent import gru, lstm, rnn
-from tierup.reference.core_windows import conv, conv_transpose, pool_max, pool_sum, resize
+from tierup.reference.core_windows import conv, conv_last, conv_transpose, pool_max, pool_sum, resize
 from tierup.reference.precision import down, rounded, up
 
 __all__ = [
     "abs_", "acos", "acosh", "add", "and_", "argmax", "argmin", "asin", "asinh", "atan", "atanh", "bitcast",
-    "broadcast", "cast", "ceil", "concat", "conv", "conv_transpose", "cos", "cosh", "cumprod", "cumsum", "div", "eq",
-    "erf", "exp", "expm1", "floor", "fmod", "gather", "gather_elements", "gather_nd", "gru", "iota", "le", "log",
-    "log1p", "lstm", "lt", "matmul", "max_", "min_", "mod", "mul", "neg", "nonzero", "not_", "or_", "pad", "pool_max",
-    "pool_sum", "pow_", "reduce_max", "reduce_min", "reduce_prod", "reduce_sum", "reshape", "resize", "rnn", "round_",
-    "scatter_elements", "scatter_nd", "select", "shape", "shl", "shr", "sin", "sinh", "slice_", "sqrt", "sub", "tan",
-    "tanh", "topk", "transpose", "xor",
+    "broadcast", "cast", "ceil", "concat", "conv", "conv_last", "conv_transpose", "cos", "cosh", "cumprod", "cumsum",
+    "div", "eq", "erf", "exp", "expm1", "floor", "fmod", "gather", "gather_elements", "gather_nd", "gru", "iota", "le",
+    "log", "log1p", "lstm", "lt", "matmul", "max_", "min_", "mod", "mul", "neg", "nonzero", "not_", "or_", "pad",
+    "pool_max", "pool_sum", "pow_", "reduce_max", "reduce_min", "reduce_prod", "reduce_sum", "reshape", "resize", "rnn",
+    "round_", "scatter_elements", "scatter_nd", "select", "shape", "shl", "shr", "sin", "sinh", "slice_", "sqrt", "sub",
+    "tan", "tanh", "topk", "transpose", "xor",
 ]  # fmt: skip
 
 Reference = Callable[..., Any]

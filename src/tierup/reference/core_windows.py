@@ -67,6 +67,15 @@ def conv(node: Node, x: Array, w: Array, pads: Array) -> Array:
     return _back(convolve(attrs, _wide(x), _wide(w)), x)
 
 
+def conv_last(node: Node, x: Array, w: Array, pads: Array) -> Array:
+    """The same with the channels last, and the weights as a matrix: places · channels by results."""
+    kernel, rank = tuple(node.attrs["kernel_shape"]), x.ndim
+    channels = x.shape[-1] // node.attrs["group"]
+    weights = np.moveaxis(w.reshape(*kernel, channels, w.shape[1]), (-1, -2), (0, 1))
+    first = conv(node, np.moveaxis(x, -1, 1), weights, pads)
+    return np.ascontiguousarray(first.transpose(0, *range(2, rank), 1))
+
+
 def conv_transpose(node: Node, x: Array, w: Array, pads: Array) -> Array:
     """For each offset in the kernel: the channels times its weights, added where the convolution would read them."""
     group, kernel, sizes = node.attrs["group"], w.shape[2:], x.shape[2:]

@@ -15,7 +15,8 @@ from tierup.rewrite.decompose import decompose
 from tierup.rewrite.fold import fold, known_integers
 from tierup.rewrite.merge import merge
 from tierup.rewrite.rules import simpler
-from tierup.rewrite.rules.reforms import reformed
+from tierup.rewrite.rules.layout import channels_last
+from tierup.rewrite.rules.reforms import padded_pool, reformed
 from tierup.rewrite.walk import walk
 
 _ROUNDS = 8  # real models settle in two or three; a rule may need another's result
@@ -72,5 +73,6 @@ def lower_to_core(graph: Graph, weights: Weights, assume: Assumptions | None = N
     )  # constants stand where the decompositions look for axes and shapes
     graph = decompose(graph, weights, assume, bodies=bodies)  # core ops, and those that stay whole with a reason
     graph = simplify(graph, weights, assume, bodies=bodies)  # sizes are numbers where they can be
-    graph = walk(graph, weights, (reformed,), assume, bodies=bodies).graph  # what has no kernel, as what has one
+    for rule in (reformed, channels_last, padded_pool):  # what has no kernel, as what has one
+        graph = walk(graph, weights, (rule,), assume, bodies=bodies).graph
     return simplify(graph, weights, assume, bodies=bodies)  # what the decompositions wrote too carefully is gone

@@ -10,6 +10,7 @@ from tierup.ir.dims import READS, DimBuilder, DimError, DimOp, apply
 from tierup.ir.graph import Graph, Node, ValueId, Weights
 from tierup.ir.types import Dim, DType, Shape, Sym, TensorType
 from tierup.lower.attention import lower_attention
+from tierup.lower.conv import lower_conv
 from tierup.lower.kernel import Kernel, Panels
 from tierup.lower.known import lower_known
 from tierup.lower.matmul import lower_matmul
@@ -27,7 +28,7 @@ from tierup.runtime.guards import DIM_CODES, GuardCode
 
 _HEAP, _ARENA = 0, 1
 _LOWERINGS = {
-    "rows": lower_rows, "matmul": lower_matmul, "attention": lower_attention, "known": lower_known,
+    "rows": lower_rows, "matmul": lower_matmul, "conv": lower_conv, "attention": lower_attention, "known": lower_known,
     "scan": lower_scan, "scatter": lower_scatter,
 }  # fmt: skip
 

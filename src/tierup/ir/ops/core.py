@@ -37,6 +37,12 @@ def _function(name: str) -> str:
     return f"core.{name}_" if keyword.iskeyword(name) or hasattr(builtins, name) else f"core.{name}"
 
 
+# The maps that tile programs have, too; a test keeps the two lists equal.
+ELEMENTWISE = frozenset({
+    "abs", "acos", "acosh", "add", "and", "asin", "asinh", "atan", "atanh", "ceil", "cos", "cosh", "div", "eq", "erf",
+    "exp", "expm1", "floor", "fmod", "le", "log", "log1p", "lt", "max", "min", "mod", "mul", "neg", "not", "or", "pow",
+    "round", "select", "shl", "shr", "sin", "sinh", "sqrt", "sub", "tan", "tanh", "xor",
+})  # fmt: skip
 _SERIES = map_("f", 1)  # floats in, floats out, element by element
 
 OPS: tuple[Op, ...] = (
@@ -182,6 +188,12 @@ OPS: tuple[Op, ...] = (
         "register and cache blocking over three index sets; a map and a reduction would stream memory",
         ("matmul", rules.matmul, "matrix product over broadcast batches; bytes give i32; f16, bf16 accumulate in f32"),
         ("conv", rules.conv, "convolution of x[N, C, ...] by w[M, C / group, ...] with the value pads; bytes give i32"),
+        (
+            "conv_last",
+            rules.conv_last,
+            "convolution of x[N, ..., C] by w[kernel places * C / group, M], place by place of `kernel_shape`, with "
+            "the value pads; channels last on both sides; bytes give i32",
+        ),
         (
             "conv_transpose",
             rules.conv_transpose,

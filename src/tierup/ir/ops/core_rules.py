@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
@@ -406,6 +407,22 @@ def conv(ctx: Infer) -> list[Out]:
         for i in range(spatial)
     )
     return [Out(_dot_dtype(ctx), (x[0], w[0], *sizes))]
+
+
+def conv_last(ctx: Infer) -> list[Out]:
+    x, w = _known_rank(ctx, 0), _known_rank(ctx, 1)
+    spatial, group = len(x) - 2, ctx.attrs["group"]
+    if spatial < 1 or len(w) != 2 or group < 1:
+        raise InferError(f"a convolution of rank {len(x)} by rank {len(w)} in {group} groups is not possible")
+    kernel, strides, dilations = _window_attrs(ctx, spatial, "kernel_shape", "strides", "dilations")
+    terms = ctx.dims.mul(w[0], group)
+    _agree(ctx.dims.mul(x[-1], math.prod(kernel)), terms, "places times channels and rows of w times groups must agree")
+    pads = _pads(ctx, 2, spatial)
+    sizes = (
+        window(ctx.dims, x[1 + i], kernel[i], strides[i], dilations[i], (pads[i], pads[spatial + i]))
+        for i in range(spatial)
+    )
+    return [Out(_dot_dtype(ctx), (x[0], *sizes, w[1]))]
 
 
 def conv_transpose(ctx: Infer) -> list[Out]:

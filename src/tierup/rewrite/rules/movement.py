@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from tierup.ir.graph import Attrs, Node
 from tierup.ir.types import Dim
+from tierup.rewrite.decompose.core import Core
 from tierup.rewrite.fold import constant_bytes
 from tierup.rewrite.rules.row import Simplification, keeps_shape, same_shape
 from tierup.rewrite.walk import Rewriter, Values
@@ -57,6 +58,18 @@ def _transpose_of_transpose(out: Rewriter, node: Node) -> Values | None:
         return None
     perm = tuple(first[axis] for axis in second)
     return out.add(replace(node, inputs=inner.inputs, attrs=Attrs({**node.attrs, "perm": perm})))
+
+
+def _transpose_of_single(out: Rewriter, node: Node) -> Values | None:
+    """Axes of one element may stand anywhere: if the others keep their order, no element moves."""
+    x, shape = node.inputs[0], out.shape(node.inputs[0])
+    if x is None or shape is None:
+        return None
+    moved = [axis for axis in node.attrs["perm"] if shape[axis] != 1]
+    if moved != sorted(moved):
+        return None
+    b = Core(out)
+    return [b.reshape(x, [shape[axis] for axis in node.attrs["perm"]])]
 
 
 def _target(out: Rewriter, node: Node) -> tuple[Dim, ...] | None:
@@ -135,6 +148,8 @@ MOVEMENT = (
     Simplification("identity transpose", _TRANSPOSES, "transpose(x, 0 1 2 ...) = x", _identity_transpose),
     Simplification("transpose of transpose", _TRANSPOSES, "transpose(transpose(x, p), q) = transpose(x, p[q])",
                    _transpose_of_transpose),
+    Simplification("transpose of single", ("core.transpose",),
+                   "transpose(x, p) = reshape(x) where only axes of one element change places", _transpose_of_single),
     Simplification("broadcast to itself", ("onnx.Expand", "core.broadcast"), "broadcast(x, shape(x)) = x",
                    _broadcast_to_itself),
     Simplification("broadcast of broadcast", ("core.broadcast",), "broadcast(broadcast(x, s), t) = broadcast(x, t)",

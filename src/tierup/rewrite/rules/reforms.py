@@ -35,40 +35,10 @@ def _numbers(out: Rewriter, value: ValueId | None) -> tuple[int, ...] | None:
     return numbers if content is not None and len(numbers) == len(content) else None
 
 
-def _patches(out: Rewriter, node: Node) -> Values | None:
-    """Windows that neither overlap nor leave gaps: every element of x is in one row of one product."""
-    x, w, pads = node.inputs
-    x_shape, w_shape = out.shape(x), out.shape(w)
-    if x is None or w is None or x_shape is None or w_shape is None or _numbers(out, pads) is None:
+def padded_pool(out: Rewriter, node: Node) -> Values | None:
+    """pool(x, pads) = pool(pad(x, pads), 0): what is padded is never the largest, and adds nothing."""
+    if node.op not in ("core.pool_sum", "core.pool_max"):
         return None
-    kernel = w_shape[2:]
-    fits = (
-        node.attrs["group"] == 1
-        and tuple(node.attrs["strides"]) == kernel
-        and all(step == 1 for step in node.attrs["dilations"])
-        and not any(_numbers(out, pads) or ())
-        and any(size != 1 for size in kernel)
-        and all(
-            isinstance(k, int) and isinstance(n, int) and n % k == 0 for n, k in zip(x_shape[2:], kernel, strict=True)
-        )
-        and out.dtype(x) in (DType.F32, DType.F64)
-    )
-    if not fits:
-        return None
-    b, n = Core(out), len(kernel)
-    counts = [b.dims.floordiv(size, k) for size, k in zip(x_shape[2:], kernel, strict=True)]
-    divided = b.reshape(x, [*x_shape[:2], *(size for pair in zip(counts, kernel, strict=True) for size in pair)])
-    places, within = [2 + 2 * i for i in range(n)], [3 + 2 * i for i in range(n)]
-    apart = b.transpose(divided, (0, *places, 1, *within))
-    inner, rows = b.dims.product(w_shape[1:]), b.dims.product(counts)
-    left = b.reshape(apart, [x_shape[0], rows, inner])
-    right = b.transpose(b.reshape(w, [w_shape[0], inner]), (1, 0))
-    product = b.transpose(b.matmul(left, right), (0, 2, 1))
-    return [b.reshape(product, [x_shape[0], w_shape[0], *counts])]
-
-
-def _padded_pool(out: Rewriter, node: Node) -> Values | None:
-    """What is padded is never the largest, and adds nothing."""
     x, pads = node.inputs
     numbers, shape, dtype = _numbers(out, pads), out.shape(x), out.dtype(x)
     if x is None or shape is None or dtype is None or numbers is None or not any(numbers):
@@ -146,11 +116,7 @@ def _beyond(b: Core, node: Node, y: ValueId, axis: Axis, nearest: bool) -> Value
     return b.select(b.weight(bad.reshape(-1, *((1,) * (b.rank(y) - axis.index - 1)))), value, y)
 
 
-REFORMS = (
-    Reform("patches", ("core.conv",), "conv(x, w) = patches(x) · wᵀ where kernel = stride, without pads", _patches),
-    Reform("padded pool", ("core.pool_sum", "core.pool_max"), "pool(x, pads) = pool(pad(x, pads), 0)", _padded_pool),
-    Reform("resize by tables", ("core.resize",), "resize(x) = Σ x[index] · weight, axis by axis", _tables),
-)
+REFORMS = (Reform("resize by tables", ("core.resize",), "resize(x) = Σ x[index] · weight, axis by axis", _tables),)
 _BY_OP = {op: row for row in REFORMS for op in row.ops}
 
 

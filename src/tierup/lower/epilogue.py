@@ -1,0 +1,91 @@
+"""The maps behind a product or a convolution, on one tile of its results while that is in registers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from tierup.ir.graph import Graph, Node, ValueId, Weights
+from tierup.ir.types import DType, Shape, TensorType
+from tierup.lower.names import Names
+from tierup.lower.rows import map_statement
+from tierup.lower.sources import constant_scalar
+from tierup.lower.tile import Fill, Index, Load, Statement, Tile
+
+
+class Place(Protocol):
+    """Where the results of a tile lie."""
+
+    @property
+    def axes(self) -> tuple[str, str]:
+        """The tile's axes: rows, columns."""
+
+    @property
+    def index(self) -> Index:
+        """Of an element in memory of the whole shape."""
+
+    @property
+    def columns(self) -> Index:
+        """Of a column in a vector of as many as the result has."""
+
+
+class Epilogue:
+    """Writes the maps of a region. `operands` are the values that they read beside the product, named as buffers."""
+
+    def __init__(self, graph: Graph, weights: Weights, nodes: Sequence[int], names: Names) -> None:
+        self._graph, self._weights, self._names = graph, weights, names
+        self._product, *self._maps = (graph.nodes[index] for index in nodes)
+        self.operands: dict[ValueId, str] = {}
+
+    @property
+    def result(self) -> ValueId:
+        """What leaves the region."""
+        return _output((self._maps or [self._product])[-1])
+
+    def write(self, body: list[Statement], total: str, dtype: DType, place: Place) -> str:
+        """The maps on a tile of sums; returns the name of what they give."""
+        values: dict[ValueId, tuple[str, Tile]] = {_output(self._product): (total, Tile(dtype, place.axes))}
+        for node in self._maps:
+            arguments = [self._argument(body, values, value, place) for value in node.inputs]
+            values[_output(node)] = map_statement(body, self._names, node, arguments, self._type(_output(node)).dtype)
+        return values[self.result][0]
+
+    def _argument(
+        self, body: list[Statement], values: dict[ValueId, tuple[str, Tile]], value: ValueId | None, place: Place
+    ) -> tuple[str, Tile]:
+        assert value is not None
+        if value not in values:
+            values[value] = self._loaded(body, value, place)
+        return values[value]
+
+    def _loaded(self, body: list[Statement], value: ValueId, place: Place) -> tuple[str, Tile]:
+        type, number = self._type(value), constant_scalar(self._graph, self._weights, value)
+        name = self._names.new("c")
+        if number is not None:
+            body.append(Fill(name, Tile(type.dtype), number))
+            return name, Tile(type.dtype)
+        assert type.shape is not None
+        index, axes = _operand(type.shape, place)
+        buffer = self.operands.setdefault(value, f"e{len(self.operands)}")
+        body.append(Load(name, Tile(type.dtype, axes), buffer, index))
+        return name, Tile(type.dtype, axes)
+
+    def _type(self, value: ValueId) -> TensorType:
+        type = self._graph.type(value)
+        assert isinstance(type, TensorType)
+        return type
+
+
+def _operand(shape: Shape, place: Place) -> tuple[Index, tuple[str, ...]]:
+    """Where an operand lies: a single element, one for each column, or the whole shape."""
+    if all(size == 1 for size in shape):
+        return Index(), ()
+    if len(shape) == 1:
+        return place.columns, place.axes[1:]
+    return place.index, place.axes
+
+
+def _output(node: Node) -> ValueId:
+    value = node.outputs[0]
+    assert value is not None
+    return value

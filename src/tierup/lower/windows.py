@@ -1,0 +1,138 @@
+"""The geometry of a conv region, and what its kernels share: axes of windows, places of results."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tierup.ir.dims import DimBuilder
+from tierup.ir.graph import Graph, ValueId, Weights
+from tierup.ir.types import Dim, DType, TensorType
+from tierup.lower.names import Names, Sizes
+from tierup.lower.tile import Fill, Index, Map, Position, Reduce, Statement, Tile
+from tierup.lower.views import View, Views, row_major
+from tierup.plan.regions import Region
+
+Bounded = tuple[str, str, tuple[str, ...]]  # a place inside the data, whether it is the one that was meant, their axes
+
+
+@dataclass(frozen=True)
+class Window:
+    """One spatial axis: window o covers o · stride + t · dilation − before, t below `kernel`; there are `count`.
+
+    `step` is how far apart places lie in memory.
+    """
+
+    size: Dim
+    kernel: int
+    stride: int
+    dilation: int
+    before: Dim
+    after: Dim
+    count: Dim
+    step: Dim
+
+    @property
+    def padded(self) -> bool:
+        return self.before != 0 or self.after != 0
+
+
+@dataclass(frozen=True)
+class Spot:
+    """Where a tile of results lies: its axes, and the addresses of its elements."""
+
+    axes: tuple[str, str]
+    index: Index
+    columns: Index
+
+
+class Windows:
+    """A conv region: its data as a view, its windows, and the dims of its result."""
+
+    def __init__(self, graph: Graph, weights: Weights, region: Region, dims: DimBuilder) -> None:
+        node = graph.nodes[region.nodes[0]]
+        data, matrix, _ = node.inputs
+        assert data is not None
+        assert matrix is not None
+        self.graph, self.dims = graph, dims
+        self.view: View = Views(graph, weights, dims).of(data)
+        self.matrix, self.group = matrix, int(node.attrs["group"])
+        self.domain, self.results = region.domain, region.domain[-1]
+        channels = self.view.shape[-1]
+        assert isinstance(channels, int)
+        assert isinstance(self.results, int)
+        self.channels = channels // self.group  # of one group
+        self.columns = self.results // self.group
+        n = len(node.attrs["kernel_shape"])
+        self.axes = [
+            Window(
+                self.view.shape[1 + a], node.attrs["kernel_shape"][a], node.attrs["strides"][a],
+                node.attrs["dilations"][a], region.sizes[a], region.sizes[n + a], region.domain[1 + a],
+                self.view.strides[1 + a],
+            )
+            for a in range(n)
+        ]  # fmt: skip
+        stored = self.dtype(node.outputs[0])
+        self.sum = DType.F32 if stored in (DType.F16, DType.BF16) else stored
+
+    def dtype(self, value: ValueId | None) -> DType:
+        assert value is not None
+        type = self.graph.type(value)
+        assert isinstance(type, TensorType)
+        return type.dtype
+
+    def spot(self, sizes: Sizes, row: str, *, grouped: bool) -> Spot:
+        """The place of results in rows `row` and columns j, of a group g or of all, inside the loops n, o0, o1, ..."""
+        strides = row_major(self.domain, self.dims)
+        names = ["n", *(f"o{a}" for a in range(len(self.axes) - 1)), row, "j"]
+        entries = [(name, sizes.of(stride)) for name, stride in zip(names, strides, strict=True)]
+        shared = (("g", self.columns),) if grouped else ()
+        return Spot((row, "j"), Index((*entries, *shared)), Index((("j", 1), *shared)))
+
+    def scaled(self, amount: Dim, by: int) -> Dim:
+        return amount if by == 1 else self.dims.mul(amount, by)
+
+    def is_empty(self) -> Dim:
+        """1 where there is no data to read."""
+        count = self.dims.product(self.view.shape)
+        return self.dims.sub(1, self.dims.min(count, 1))
+
+
+class Integers:
+    """Writes arithmetic on positions."""
+
+    def __init__(self, body: list[Statement], names: Names, sizes: Sizes) -> None:
+        self._body, self._names, self._sizes = body, names, sizes
+
+    def position(self, axis: str) -> tuple[str, tuple[str, ...]]:
+        name = self._names.new("p")
+        self._body.append(Position(name, Tile(DType.I64, (axis,)), axis))
+        return name, (axis,)
+
+    def start(self, axis: str) -> tuple[str, tuple[str, ...]]:
+        """The first position of a step, without axes."""
+        name, (position, _) = self._names.new("p"), self.position(axis)
+        self._body.append(Reduce(name, Tile(DType.I64), "min", position, axis))
+        return name, ()
+
+    def number(self, dim: Dim) -> str:
+        name, size = self._names.new("c"), self._sizes.of(dim)
+        self._body.append(Fill(name, Tile(DType.I64), size))
+        return name
+
+    def map(self, op: str, axes: tuple[str, ...], *args: str, dtype: DType = DType.I64) -> str:
+        name = self._names.new("m")
+        self._body.append(Map(name, Tile(dtype, axes), op, args))
+        return name
+
+    def place(self, window: Window, output: tuple[str, tuple[str, ...]], tap: tuple[str, tuple[str, ...]]) -> Bounded:
+        """o · stride + t · dilation − before, brought inside the data, and whether it lay there."""
+        axes = (*output[1], *tap[1])
+        start = self.map("mul", output[1], output[0], self.number(window.stride)) if window.stride > 1 else output[0]
+        within = self.map("mul", tap[1], tap[0], self.number(window.dilation)) if window.dilation > 1 else tap[0]
+        place = self.map("sub", axes, self.map("add", axes, start, within), self.number(window.before))
+        nought, size = self.number(0), self.number(window.size)
+        low = self.map("le", axes, nought, place, dtype=DType.BOOL)
+        high = self.map("lt", axes, place, size, dtype=DType.BOOL)
+        last = self.map("sub", (), size, self.number(1))
+        inside = self.map("max", axes, self.map("min", axes, place, last), nought)
+        return inside, self.map("and", axes, low, high, dtype=DType.BOOL), axes

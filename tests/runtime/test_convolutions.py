@@ -1,0 +1,157 @@
+"""Convolutions as kernels: every geometry against the reference in float64, open and closed sizes, what is fused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
+
+import tierup
+from tierup.codegen.target import target_of
+from tierup.frontends.onnx import load_onnx
+from tierup.profile.identity import identify
+from tierup.reference.conv import convolve
+from tierup.runtime.compiled import compile_plan
+
+EPS = np.finfo(np.float32).eps
+
+
+def floats(seed: int, *shape: int) -> Any:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def model(x: Any, w: Any, opened: bool, tail: tuple[str, ...] = (), **attrs: Any) -> onnx.ModelProto:
+    """y = tail(conv(x, w) + b), with every size but the channels open or none."""
+    sizes = [f"d{axis}" if opened and axis != 1 else size for axis, size in enumerate(x.shape)]
+    nodes = [helper.make_node("Conv", ["x", "w", "b"], ["c"], **attrs)]
+    for number, op in enumerate(tail):
+        nodes.append(helper.make_node(op, [nodes[-1].output[0]], [f"t{number}"]))
+    nodes[-1].output[0] = "y"
+    weights = [numpy_helper.from_array(w, "w"), numpy_helper.from_array(floats(5, len(w)), "b")]
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, sizes)]
+    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]
+    graph = helper.make_graph(nodes, "conv", inputs, outputs, weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def compiled(proto: onnx.ModelProto, x: Any) -> Any:
+    with tierup.load(proto, config=tierup.Config(force_tier=1)) as session:
+        answer = session(x=x)["y"]
+        assert session.report().to_dict()["counters"]["fallback_nodes"] == 0
+    return answer
+
+
+def assert_close(got: Any, x: Any, w: Any, attrs: dict[str, Any]) -> None:
+    """Within the rounding of a sum of so many products, each as large as that of absolute values says."""
+    from tierup.ir.graph import Attrs
+
+    bias = floats(5, len(w)).reshape(-1, *(1,) * (x.ndim - 2))
+    exact = convolve(Attrs(attrs), x.astype(np.float64), w.astype(np.float64)) + bias
+    size = convolve(Attrs(attrs), np.abs(x).astype(np.float64), np.abs(w).astype(np.float64)) + np.abs(bias)
+    terms = int(np.prod(w.shape[1:]))
+    assert got.shape == exact.shape
+    assert (np.abs(got - exact) <= EPS * (4 + np.sqrt(terms)) * size).all()
+
+
+GEOMETRIES: list[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = [
+    ((1, 16, 10, 12), (32, 16, 3, 3), {"pads": [1, 1, 1, 1]}),
+    ((2, 16, 10, 13), (33, 16, 3, 3), {"pads": [1, 1, 1, 1], "strides": [2, 2]}),
+    ((1, 3, 20, 21), (24, 3, 7, 7), {"pads": [3, 3, 3, 3], "strides": [2, 2]}),  # few channels, which lie apart
+    ((1, 8, 9, 9), (48, 8, 3, 3), {"dilations": [2, 2], "pads": [2, 2, 2, 2]}),
+    ((1, 8, 9, 9), (48, 8, 3, 3), {}),
+    ((1, 40, 9, 9), (40, 1, 3, 3), {"group": 40, "pads": [1, 1, 1, 1]}),
+    ((2, 33, 9, 11), (33, 1, 3, 3), {"group": 33, "pads": [0, 1, 2, 1], "strides": [2, 2]}),
+    ((1, 32, 14, 14), (32, 1, 7, 7), {"group": 32, "pads": [3, 3, 3, 3]}),
+    ((1, 32, 9, 9), (64, 8, 3, 3), {"group": 4, "pads": [1, 1, 1, 1]}),
+    ((1, 6, 5, 5), (12, 1, 3, 3), {"group": 6, "pads": [1, 1, 1, 1]}),  # two results for each channel
+    ((1, 4, 50), (20, 4, 5), {"pads": [2, 2]}),
+    ((2, 300, 37), (64, 300, 7), {"pads": [2, 4], "strides": [3]}),  # sums long enough to be taken in blocks
+    ((1, 16, 50), (16, 1, 5), {"pads": [2, 2], "group": 16}),
+    ((1, 4, 5, 6, 7), (8, 4, 3, 3, 3), {"pads": [1] * 6}),
+    ((1, 64, 7, 7), (128, 64, 1, 1), {"strides": [2, 2]}),
+    ((1, 256, 7, 7), (64, 256, 3, 3), {"pads": [1] * 4}),
+    ((1, 2, 4, 4), (3, 2, 5, 5), {"pads": [3] * 4}),
+    ((1, 20, 4, 4), (20, 1, 5, 5), {"pads": [4] * 4, "group": 20}),  # windows that lie outside altogether
+    ((0, 4, 5, 5), (8, 4, 3, 3), {"pads": [1] * 4}),
+]
+
+
+@pytest.mark.parametrize("opened", [False, True])
+@pytest.mark.parametrize(("x", "w", "attrs"), GEOMETRIES)
+def test_geometries(x: tuple[int, ...], w: tuple[int, ...], attrs: dict[str, Any], opened: bool) -> None:
+    data, weight = floats(1, *x), floats(2, *w)
+    assert_close(compiled(model(data, weight, opened, **attrs), data), data, weight, attrs)
+
+
+@st.composite
+def geometries(draw: st.DrawFn) -> tuple[tuple[int, ...], tuple[int, ...], dict[str, Any], bool]:
+    n = draw(st.integers(1, 3))
+    kernel = [draw(st.integers(1, 4)) for _ in range(n)]
+    dilations = [draw(st.integers(1, 2)) for _ in range(n)]
+    pads = [draw(st.integers(0, 4)) for _ in range(2 * n)]
+    least = [(k - 1) * d + 1 - pads[a] - pads[n + a] for a, (k, d) in enumerate(zip(kernel, dilations, strict=True))]
+    sizes = [max(1, low) + draw(st.integers(0, 9)) for low in least]
+    group, channels, results = (draw(st.integers(1, most)) for most in (3, 9, 20))
+    attrs = {
+        "group": group, "dilations": dilations, "pads": pads, "strides": [draw(st.integers(1, 3)) for _ in range(n)],
+    }  # fmt: skip
+    x = (draw(st.integers(1, 2)), group * channels, *sizes)
+    return x, (group * results, channels, *kernel), attrs, draw(st.booleans())
+
+
+@settings(max_examples=40, deadline=None)
+@given(geometries())
+def test_any_geometry(case: tuple[tuple[int, ...], tuple[int, ...], dict[str, Any], bool]) -> None:
+    x, w, attrs, opened = case
+    data, weight = floats(3, *x), floats(4, *w)
+    assert_close(compiled(model(data, weight, opened, **attrs), data), data, weight, attrs)
+
+
+def test_infinities_beyond_the_edge_stay_there() -> None:
+    """Padding is zero, not some element times zero."""
+    x, w = floats(1, 1, 16, 6, 6), floats(2, 16, 1, 3, 3)
+    x[0, :, 0, 0], x[0, :, 5, 5] = np.inf, np.nan
+    attrs = {"pads": [1] * 4, "group": 16}
+    got = compiled(model(x, w, False, **attrs), x)
+    assert np.isfinite(got[0, :, 3, :2]).all()
+    assert np.isfinite(got[0, :, 0, 3:]).all()
+    with tierup.load(model(x, w, False, **attrs), config=tierup.Config(force_tier=0)) as baseline:
+        wanted = baseline(x=x)["y"]
+    np.testing.assert_array_equal(np.isfinite(got), np.isfinite(wanted))
+
+
+def test_maps_behind_a_convolution_are_part_of_it() -> None:
+    proto = model(floats(1, 1, 8, 6, 6), floats(2, 16, 8, 3, 3), False, ("Relu", "Neg"), pads=[1] * 4)
+    imported, target = load_onnx(proto), target_of(identify())
+    assert target is not None
+    plan = compile_plan(imported.graph, imported.weights, target)
+    (conv,) = [placed for placed in plan.functions[0].kernels if placed.region.kind == "conv"]
+    assert len(conv.region.nodes) == 4  # convolution, bias, relu, negation
+
+
+def test_two_convolutions_into_one_sum() -> None:
+    """The sum is part of one of them, not of both."""
+    x = floats(1, 1, 8, 6, 6)
+    nodes = [
+        helper.make_node("Conv", ["x", "v"], ["a"], pads=[1] * 4),
+        helper.make_node("Conv", ["x", "w"], ["b"]),
+        helper.make_node("Add", ["a", "b"], ["y"]),
+    ]
+    weights = [
+        numpy_helper.from_array(floats(2, 16, 8, 3, 3), "v"),
+        numpy_helper.from_array(floats(3, 16, 8, 1, 1), "w"),
+    ]
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, x.shape)]
+    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]
+    proto = helper.make_model(
+        helper.make_graph(nodes, "sum", inputs, outputs, weights),
+        opset_imports=[helper.make_opsetid("", 17)],
+        ir_version=8,
+    )
+    with tierup.load(proto, config=tierup.Config(force_tier=0)) as baseline:
+        np.testing.assert_allclose(compiled(proto, x), baseline(x=x)["y"], rtol=0, atol=2e-5)  # 80 terms of order 1

@@ -98,8 +98,20 @@ class FunctionCompiler:
         elif node.op == "onnx.Identity":
             self.out.emit(StepCode.MOVE, _register(node.outputs[0]), _register(node.inputs[0]))
         else:
-            callout = self.compiler.callout(node)
-            self.out.emit(StepCode.CALLOUT, callout, _registers(node.inputs), _registers(node.outputs))
+            self.call_out(node)
+
+    def call_out(self, node: Node) -> None:
+        """The node in the reference tier."""
+        callout = self.compiler.callout(node)
+        self.out.emit(StepCode.CALLOUT, callout, _registers(node.inputs), _registers(node.outputs))
+
+    def passed_on(self, node: Node) -> Sequence[int | None]:
+        """The inputs that may come out of a node as they are, in the memory that they lie in."""
+        if node.op == "onnx.Loop":
+            return node.inputs[2 : len(node.inputs) - node.attrs["captures"]]
+        if node.op == "onnx.Scan":
+            return node.inputs[: self._n_states(node)]
+        return node.inputs if node.op == "onnx.Identity" else ()
 
     def _stackable(self, node: Node, first: int) -> bool:
         """Whether the body's outputs from `first` on are tensors that native code can join; strings are not."""

@@ -46,14 +46,21 @@ def apply_rules(graph: Graph, weights: Weights) -> Graph:
     return walk(graph, weights, (simpler,)).graph
 
 
-def simplify(graph: Graph, weights: Weights, assume: Assumptions | None = None, *, bodies: bool = True) -> Graph:
+def simplify(graph: Graph, weights: Weights, assume: Assumptions | None = None) -> Graph:
     """All of the above at once, until nothing changes. Afterwards none of them finds anything to do."""
     for _ in range(_ROUNDS):
-        walked = walk(graph, weights, (known_integers, fold, simpler, merge), assume, bodies=bodies)
+        walked = walk(graph, weights, (known_integers, fold, simpler, merge), assume)
         graph = walked.graph
         if not walked.changes:
             return graph
-    return walk(graph, weights, (), assume, bodies=bodies).graph
+    return walk(graph, weights, (), assume).graph
+
+
+def tighten(graph: Graph, weights: Weights, assume: Assumptions | None = None) -> Graph:
+    """Afterwards: sizes that a loop's carried values have from the first step to the last are known in its body."""
+    if not any(node.graphs for node in graph.nodes):
+        return graph
+    return walk(graph, weights, (), assume, tighten=True).graph
 
 
 def close_sizes(graph: Graph, weights: Weights, signature: Sequence[Shape]) -> Graph:
@@ -61,16 +68,14 @@ def close_sizes(graph: Graph, weights: Weights, signature: Sequence[Shape]) -> G
     return walk(graph, weights, (), shapes=signature).graph
 
 
-def lower_to_core(graph: Graph, weights: Weights, assume: Assumptions | None = None, *, bodies: bool = True) -> Graph:
-    """The graph that is planned and compiled: core ops, simplified.
+def lower_to_core(graph: Graph, weights: Weights, assume: Assumptions | None = None) -> Graph:
+    """The graph that is planned and compiled: core ops, simplified, in bodies too.
 
-    With `assume`, it computes the same as `graph` in those calls in which everything assumed there holds. Without
-    `bodies`, bodies of control nodes stay as they are.
+    With `assume`, it computes the same as `graph` in those calls in which everything assumed there holds.
     """
-    graph = simplify(
-        graph, weights, assume, bodies=bodies
-    )  # constants stand where the decompositions look for axes and shapes
-    graph = decompose(graph, weights, assume, bodies=bodies)  # core ops, and those that stay whole with a reason
-    graph = simplify(graph, weights, assume, bodies=bodies)  # sizes are numbers where they can be
-    graph = walk(graph, weights, (reformed,), assume, bodies=bodies).graph  # what has no kernel, as what has one
-    return simplify(graph, weights, assume, bodies=bodies)  # what the decompositions wrote too carefully is gone
+    graph = simplify(graph, weights, assume)  # constants stand where the decompositions look for axes and shapes
+    graph = tighten(graph, weights, assume)
+    graph = decompose(graph, weights, assume)  # core ops, and those that stay whole with a reason
+    graph = simplify(graph, weights, assume)  # sizes are numbers where they can be
+    graph = walk(graph, weights, (reformed,), assume).graph  # what has no kernel, as what has one
+    return simplify(graph, weights, assume)  # what the decompositions wrote too carefully is gone

@@ -19,6 +19,7 @@ from tierup.lower.scatter import lower_scatter
 from tierup.lower.text import print_program
 from tierup.lower.tile import TileProgram
 from tierup.plan.baseline import FunctionCompiler, PlanCompiler
+from tierup.plan.cut import cut
 from tierup.plan.memory import Layout, Request, plan_memory
 from tierup.plan.program import BASELINE, Assembler, DimCode, StepCode
 from tierup.plan.regions import Cut, Region
@@ -52,24 +53,30 @@ class Placed:
 
 
 class KernelCompiler(PlanCompiler):
-    """Collects functions with kernels; bodies of control flow stay as the baseline has them."""
+    """Collects functions with kernels. Bodies of control nodes are functions like any other."""
 
     def __init__(self, weights: Weights, target: Target) -> None:
         super().__init__()
         self.weight_table = weights
         self.target = target
         self.programs: list[TileProgram] = []
+        self.written: list[KernelFunction] = []
         self._slots: dict[str, int] = {}
 
-    def compiled(self, part: Part) -> tuple[int, KernelFunction]:
-        """Write a function; its number, and what became of its regions."""
+    def function(self, graph: Graph) -> int:
+        """Compile the body of a control node, which is in core ops like the graph around it; its number."""
+        return self.compiled(Part(graph, cut(graph, self.weight_table), (), graph))
+
+    def compiled(self, part: Part) -> int:
+        """Write a function, and those of its bodies after it; its number. `written` says what became of them."""
         index = len(self.functions)
         assembler = Assembler(part.graph.name, len(part.graph.values))
         self.functions.append(assembler.finish((), ()))  # keeps the number while bodies inside it take theirs
-        function = KernelFunction(self, part, assembler)
+        function = KernelFunction(self, part, assembler, index)
+        self.written.append(function)
         function.compile()
         self.functions[index] = assembler.finish(part.graph.inputs, part.graph.outputs)
-        return index, function
+        return index
 
     def slot(self, program: TileProgram) -> int:
         """Equal programs share a slot."""
@@ -110,10 +117,10 @@ class KernelFunction(FunctionCompiler):
 
     compiler: KernelCompiler
 
-    def __init__(self, compiler: KernelCompiler, part: Part, assembler: Assembler) -> None:
+    def __init__(self, compiler: KernelCompiler, part: Part, assembler: Assembler, number: int) -> None:
         graph = part.graph
         super().__init__(compiler, graph, assembler)
-        self._part = part
+        self.part, self.number = part, number
         self._dims = DimBuilder(part.cut.dims)
         self._registers: dict[Dim, int] = {}
         self._dense: dict[ValueId, int] = {}
@@ -124,6 +131,7 @@ class KernelFunction(FunctionCompiler):
         self._kernels = [kernel for _, kernel in self._units]
         self._native = {v for k in self._kernels if k is not None for v in results_of(k)}
         self.placed: list[Placed] = []
+        self.alone: list[Node] = []
         self.arena: tuple[Request, ...] = ()
         self._layout = self._plan_memory()
 
@@ -149,10 +157,10 @@ class KernelFunction(FunctionCompiler):
 
     def _check_guard(self) -> int | None:
         """Jump away where an assumption does not hold; returns the jump, whose target is not known yet."""
-        if not self._part.assumed:
+        if not self.part.assumed:
             return None
         code = GuardCode(self.out, self._dims)
-        holds = code.all_equal(self._part.assumed)
+        holds = code.all_equal(self.part.assumed)
         self._registers.update(code.registers)
         return self.out.emit(StepCode.BRANCH_DIM, holds, 0)
 
@@ -161,7 +169,7 @@ class KernelFunction(FunctionCompiler):
         end = self.out.emit(StepCode.JUMP, 0)
         self.out.land(failing)
         graph = self.graph
-        node = Node(BASELINE, 1, graph.inputs, graph.outputs, graphs=(("graph", self._part.source),))
+        node = Node(BASELINE, 1, graph.inputs, graph.outputs, graphs=(("graph", self.part.source),))
         self.out.emit(StepCode.CALLOUT, self.compiler.callout(node), list(graph.inputs), list(graph.outputs))
         self.out.land(end)
 
@@ -173,6 +181,10 @@ class KernelFunction(FunctionCompiler):
         for used in node.inputs:
             self.bind(used)
         self.node(node)
+
+    def call_out(self, node: Node) -> None:
+        self.alone.append(node)
+        super().call_out(node)
 
     def _is_view(self, node: Node) -> bool:
         if node.op != "core.reshape":
@@ -276,8 +288,10 @@ class KernelFunction(FunctionCompiler):
         for value in self.graph.outputs:  # handed out as they are when the call ends
             last[owner.get(value, value)] = len(self._units)
         requests = []
-        read_late = (op.args[0] for op in self._dims.ops if op.op == "elem" and isinstance(op.args[0], int))
-        beyond = {*self.graph.outputs, *(owner.get(value, value) for value in read_late)}
+        read_late = [op.args[0] for op in self._dims.ops if op.op == "elem" and isinstance(op.args[0], int)]
+        singles = [self.graph.nodes[unit] for unit, _ in self._units if isinstance(unit, int)]
+        passed_on = [value for node in singles for value in self.passed_on(node) if value is not None]
+        beyond = {*self.graph.outputs, *(owner.get(value, value) for value in (*read_late, *passed_on))}
         for position, kernel in enumerate(self._kernels):
             for value in results_of(kernel) if kernel is not None else ():
                 size = self._bytes(value)

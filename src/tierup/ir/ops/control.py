@@ -1,12 +1,13 @@
 """Control ops: what their bodies give decides what they give.
 
 A control node's last `captures` inputs are what its bodies use from outside, and each body takes them as its last
-inputs. Dims of a body belong to that body's own dim program, so only plain numbers come out of it.
+inputs. Dims of a body belong to that body's own dim program: what comes out of it are plain numbers, and sizes of what
+came in.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tierup.ir.graph import Graph
 from tierup.ir.infer import Infer, InferError, Out, PartialShape
@@ -24,15 +25,40 @@ from tierup.ir.types import (
 Result = Out | Type
 
 
-def outside(type: Type) -> Result:
-    """A body's result as the graph around it sees it."""
-    if isinstance(type, TensorType):
-        return Out(type.dtype, _numbers(type.shape))
-    return without_dims(type)
+def outside(type: Type, known: Mapping[Dim, Dim] | None = None) -> Result:
+    """A body's result as the graph around it sees it; `known` are the body's dims that it has dims for."""
+    if not isinstance(type, TensorType):
+        return without_dims(type)
+    if type.shape is None:
+        return Out(type.dtype, None)
+    return Out(type.dtype, tuple(dim if isinstance(dim, int) else (known or {}).get(dim) for dim in type.shape))
 
 
 def _numbers(shape: Sequence[Dim] | None) -> PartialShape | None:
     return None if shape is None else tuple(dim if isinstance(dim, int) else None for dim in shape)
+
+
+def _known(body: Graph, place: int, given: Type | None, back: Type | None = None) -> dict[Dim, Dim]:
+    """The dims of a body's input at `place` as the graph around has them.
+
+    A value that goes round comes `back`: then those alone that are the same again.
+    """
+    own = body.type(body.inputs[place])
+    if not isinstance(own, TensorType) or not isinstance(given, TensorType) or own.rank != given.rank:
+        return {}
+    again = own if back is None else back
+    if not isinstance(again, TensorType) or again.rank != own.rank:
+        return {}
+    rows = zip(own.shape or (), again.shape or (), given.shape or (), strict=True)
+    return {inner: outer for inner, returned, outer in rows if inner == returned}
+
+
+def _known_captures(ctx: Infer, body: Graph) -> dict[Dim, Dim]:
+    captured = ctx.inputs[_captures(ctx) :]
+    known: dict[Dim, Dim] = {}
+    for place, type in enumerate(captured, start=len(body.inputs) - len(captured)):
+        known |= _known(body, place, type)
+    return known
 
 
 def join(a: Result, b: Result, what: str) -> Result:
@@ -79,18 +105,43 @@ def _if(ctx: Infer) -> list[Result]:
     then, other = (_body(ctx, name, len(ctx.inputs) - 1) for name in ("then_branch", "else_branch"))
     if len(then.outputs) != len(other.outputs):
         raise InferError(f"the branches have {len(then.outputs)} and {len(other.outputs)} outputs")
+    first, second = _known_captures(ctx, then), _known_captures(ctx, other)
     pairs = zip(then.outputs, other.outputs, strict=True)
-    return [join(outside(then.type(a)), outside(other.type(b)), f"output {i}") for i, (a, b) in enumerate(pairs)]
+    return [
+        join(outside(then.type(a), first), outside(other.type(b), second), f"output {i}")
+        for i, (a, b) in enumerate(pairs)
+    ]
 
 
-def _carried(initial: Type | None, body: Graph, value: int, what: str) -> Result:
-    """A value that goes round a loop: the first one where the loop never runs, else the body's."""
+def _all_carried(
+    ctx: Infer, body: Graph, first: Sequence[Type | None], places: tuple[int, int], runs: bool, what: str
+) -> list[Result]:
+    """Values that go round: the `first` ones where the body never runs, else the body's.
+
+    `places` are where they begin among the body's inputs and outputs; `runs` says that it surely runs.
+    """
+    backs = [body.type(value) for value in body.outputs[places[1] : places[1] + len(first)]]
+    known = _known_captures(ctx, body)
+    for place, (type, back) in enumerate(zip(first, backs, strict=True), start=places[0]):
+        known |= _known(body, place, type, back)
+    return [
+        _carried(type, outside(back, known), runs, f"{what} {i}")
+        for i, (type, back) in enumerate(zip(first, backs, strict=True))
+    ]
+
+
+def _carried(initial: Type | None, after: Result, runs: bool, what: str) -> Result:
     if initial is None:
         raise InferError(f"{what} has no first value")
-    after = outside(body.type(value))
     if isinstance(initial, OptionalType) and not isinstance(after, OptionalType):
         initial = initial.elem  # the body turned "perhaps" into a value
-    return join(initial if isinstance(initial, TensorType) else without_dims(initial), after, what)
+    joined = join(initial if isinstance(initial, TensorType) else without_dims(initial), after, what)
+    return after if runs else joined
+
+
+def _surely_runs(ctx: Infer) -> bool:
+    """Whether a loop's trip count and condition are known, and let it run."""
+    return all(not ctx.has(place) or any(number > 0 for number in ctx.ints(place) or ()) for place in (0, 1))
 
 
 def _stacked(type: Type, axis: int, length: Dim | None, what: str) -> Result:
@@ -118,12 +169,9 @@ def _loop(ctx: Infer) -> list[Result]:
     body, carried = _body(ctx, "body", len(ctx.inputs)), ctx.inputs[2:split]
     if len(body.outputs) < 1 + len(carried):
         raise InferError(f"the body gives {len(body.outputs)} values, but carries {len(carried)} and a condition")
-    states, scans = body.outputs[1 : 1 + len(carried)], body.outputs[1 + len(carried) :]
+    scans = body.outputs[1 + len(carried) :]
     return [
-        *(
-            _carried(first, body, value, f"carried value {i}")
-            for i, (first, value) in enumerate(zip(carried, states, strict=True))
-        ),
+        *_all_carried(ctx, body, carried, (2, 1), _surely_runs(ctx), "carried value"),
         *(_stacked(body.type(value), 0, None, f"scan output {i}") for i, value in enumerate(scans)),
     ]
 
@@ -158,12 +206,12 @@ def _scan(ctx: Infer) -> list[Result]:
         if shape is not None:
             length = _same_length(length, shape[ctx.axis(axis, len(shape))])
     _per(ctx, "scan_input_directions", len(scanned))
-    states, scans = body.outputs[: len(first)], body.outputs[len(first) :]
+    scans = body.outputs[len(first) :]
     axes = _per(ctx, "scan_output_axes", len(scans))
     _per(ctx, "scan_output_directions", len(scans))
     pairs = enumerate(zip(scans, axes, strict=True))
     return [
-        *(_carried(a, body, b, f"state {i}") for i, (a, b) in enumerate(zip(first, states, strict=True))),
+        *_all_carried(ctx, body, first, (0, 0), isinstance(length, int) and length > 0, "state"),
         *(_stacked(body.type(value), axis, length, f"scan output {i}") for i, (value, axis) in pairs),
     ]
 

@@ -16,8 +16,10 @@ from tierup.rewrite.fold import fold, known_integers
 from tierup.rewrite.merge import merge
 from tierup.rewrite.rules import simpler
 from tierup.rewrite.rules.reforms import reformed
+from tierup.rewrite.tails import sink_tails
 from tierup.rewrite.walk import walk
 
+_TAILS = 3  # within each other; each is written twice
 _ROUNDS = 8  # real models settle in two or three; a rule may need another's result
 
 
@@ -63,6 +65,16 @@ def tighten(graph: Graph, weights: Weights, assume: Assumptions | None = None) -
     return walk(graph, weights, (), assume, tighten=True).graph
 
 
+def settle_ranks(graph: Graph, weights: Weights, assume: Assumptions | None = None) -> Graph:
+    """Afterwards: no rank is lost behind an If whose branches have it, unless much follows. Simplified."""
+    for _ in range(_TAILS):
+        sunk = sink_tails(graph, weights)
+        if sunk is graph:
+            break
+        graph = simplify(sunk, weights, assume)
+    return graph
+
+
 def close_sizes(graph: Graph, weights: Weights, signature: Sequence[Shape]) -> Graph:
     """The same graph for inputs of these shapes, one for each input that is a tensor."""
     return walk(graph, weights, (), shapes=signature).graph
@@ -75,6 +87,7 @@ def lower_to_core(graph: Graph, weights: Weights, assume: Assumptions | None = N
     """
     graph = simplify(graph, weights, assume)  # constants stand where the decompositions look for axes and shapes
     graph = tighten(graph, weights, assume)
+    graph = settle_ranks(graph, weights, assume)
     graph = decompose(graph, weights, assume)  # core ops, and those that stay whole with a reason
     graph = simplify(graph, weights, assume)  # sizes are numbers where they can be
     graph = walk(graph, weights, (reformed,), assume).graph  # what has no kernel, as what has one

@@ -98,10 +98,13 @@ class Rewriter(GraphBuilder):
     def types(self, node: Node) -> Sequence[Out | Type] | None:
         """What the node's outputs would be, without adding it; None where it cannot be right."""
         wanted = tuple(value is not None for value in node.outputs)
+        self.lenient = False
         try:
             return self._infer(node.op, node.version, node.inputs, node.attrs, wanted, node.graphs)
         except (InferError, DimError):
             return None
+        finally:
+            self.lenient = True
 
     def add(self, node: Node) -> Values:
         """Add a node of the source graph, whose inputs are already values of this one."""
@@ -283,6 +286,20 @@ def live(graph: Graph) -> set[ValueId]:
         if any(value in used for value in node.outputs):
             used.update(value for value in node.inputs if value is not None)
     return used
+
+
+def misfit(graph: Graph, weights: Weights) -> str | None:
+    """A node of the graph that cannot be right, by name; not one in its bodies. Such a graph fails whenever it runs."""
+    found: list[str] = []
+
+    def note(out: Rewriter, node: Node) -> Values | None:
+        if out.source is graph and out.types(node) is None:
+            found.append(node.label)
+        return None
+
+    if any(isinstance(value.type, TensorType) and value.type.shape is None for value in graph.values):
+        walk(graph, weights, (note,))
+    return found[0] if found else None
 
 
 def _runs_bodies(node: Node) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from tierup.codegen.target import Target
 from tierup.ir.dims import DimOp
-from tierup.ir.graph import Graph, Node, Weights
+from tierup.ir.graph import Graph, Weights
 from tierup.ir.types import Sym, TensorType
 from tierup.lower.tile import TileProgram
 from tierup.plan.cut import cut
@@ -22,7 +22,7 @@ from tierup.plan.regions import Cut
 from tierup.rewrite.assume import Assumptions, Pair
 from tierup.rewrite.rewrite import close_sizes, lower_to_core
 from tierup.runtime.progress import Signature
-from tierup.runtime.steps import KernelCompiler, KernelFunction, Part, Placed
+from tierup.runtime.steps import Alone, KernelCompiler, KernelFunction, Part, Placed
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Function:
     arena: tuple[Request, ...]
     dims: tuple[DimOp, ...]
     assumed: tuple[Pair, ...]
-    alone: tuple[Node, ...]
+    alone: tuple[Alone, ...]
     number: int
     bodies: tuple[Function, ...] = ()
 

@@ -21,9 +21,10 @@ from tierup.lower.tile import TileProgram
 from tierup.plan.baseline import FunctionCompiler, PlanCompiler
 from tierup.plan.cut import cut
 from tierup.plan.memory import Layout, Request, plan_memory
-from tierup.plan.program import BASELINE, Assembler, DimCode, StepCode
+from tierup.plan.program import BASELINE, BODY, Assembler, DimCode, StepCode
 from tierup.plan.regions import Cut, Region
 from tierup.rewrite.assume import Pair
+from tierup.rewrite.walk import misfit
 from tierup.runtime.guards import DIM_CODES, GuardCode
 
 _HEAP, _ARENA = 0, 1
@@ -35,12 +36,24 @@ _LOWERINGS = {
 
 @dataclass(frozen=True)
 class Part:
-    """One function's worth: the core graph, how it was cut, what was assumed of sizes, and what answers otherwise."""
+    """One function's worth: the core graph, how it was cut, what was assumed of sizes, and what answers otherwise.
+
+    A branch that was written for other ranks may have a `misfit`, a node that cannot be right.
+    """
 
     graph: Graph
     cut: Cut
     assumed: tuple[Pair, ...]
     source: Graph
+    misfit: str | None = None
+
+
+@dataclass(frozen=True)
+class Alone:
+    """A node that calls out, and why."""
+
+    node: Node
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -65,7 +78,7 @@ class KernelCompiler(PlanCompiler):
 
     def function(self, graph: Graph) -> int:
         """Compile the body of a control node, which is in core ops like the graph around it; its number."""
-        return self.compiled(Part(graph, cut(graph, self.weight_table), (), graph))
+        return self.compiled(Part(graph, cut(graph, self.weight_table), (), graph, misfit(graph, self.weight_table)))
 
     def compiled(self, part: Part) -> int:
         """Write a function, and those of its bodies after it; its number. `written` says what became of them."""
@@ -125,13 +138,14 @@ class KernelFunction(FunctionCompiler):
         self._registers: dict[Dim, int] = {}
         self._dense: dict[ValueId, int] = {}
         self._allocated: set[ValueId] = set()
+        self._refusals = {id(graph.nodes[index]): reason for index, reason in part.cut.refusals.items()}
         self._produced = {value for node in graph.nodes for value in node.outputs if value is not None}
         units = [(unit, self._lower(unit)) for unit in part.cut.order]
         self._units = self._needed_units(units)
         self._kernels = [kernel for _, kernel in self._units]
         self._native = {v for k in self._kernels if k is not None for v in results_of(k)}
         self.placed: list[Placed] = []
-        self.alone: list[Node] = []
+        self.alone: list[Alone] = []
         self.arena: tuple[Request, ...] = ()
         self._layout = self._plan_memory()
 
@@ -141,6 +155,9 @@ class KernelFunction(FunctionCompiler):
         return tuple(self._dims.ops)
 
     def compile(self) -> None:
+        if self.part.misfit is not None:
+            self._give_up(self.part.misfit)
+            return
         for value, digest in self.graph.defaults:
             self.out.emit(StepCode.DEFAULT, value, self.compiler.constant(digest))
         failing = self._check_guard()
@@ -173,6 +190,13 @@ class KernelFunction(FunctionCompiler):
         self.out.emit(StepCode.CALLOUT, self.compiler.callout(node), list(graph.inputs), list(graph.outputs))
         self.out.land(end)
 
+    def _give_up(self, misfit: str) -> None:
+        """The reference runs all of it, and says what is wrong if it ever does."""
+        graph = self.graph
+        node = Node(BODY, 1, graph.inputs, graph.outputs, graphs=(("graph", graph),), name=graph.name)
+        self.alone.append(Alone(node, f"{misfit} in it cannot be right: calls that get here fail"))
+        super().call_out(node)
+
     def _single(self, node: Node) -> None:
         """A node on its own: a reshape is the same memory under other sizes, everything else calls out."""
         if self._is_view(node):
@@ -183,7 +207,7 @@ class KernelFunction(FunctionCompiler):
         self.node(node)
 
     def call_out(self, node: Node) -> None:
-        self.alone.append(node)
+        self.alone.append(Alone(node, self._refusals.get(id(node), "")))
         super().call_out(node)
 
     def _is_view(self, node: Node) -> bool:

@@ -12,6 +12,7 @@ from tierup.ir.graph import Graph, Node
 from tierup.ir.types import DType, TensorType, Type
 from tierup.plan.program import ABSENT, Assembler, Constant, DimCode, Function, Plan, StepCode
 
+CONTROL = ("onnx.If", "onnx.Loop", "onnx.Scan", "onnx.SequenceMap")
 _FOREVER = 2**63 - 1  # a loop without a trip count
 
 
@@ -89,12 +90,8 @@ class FunctionCompiler:
         return by_node
 
     def node(self, node: Node) -> None:
-        if node.op == "onnx.If":
-            self._if(node)
-        elif node.op == "onnx.Loop" and self._stackable(node, len(node.inputs) - node.attrs["captures"] - 1):
-            self._loop(node)
-        elif node.op == "onnx.Scan" and node.version > 8 and self._stackable(node, self._n_states(node)):
-            self._scan(node)
+        if self.why_not_jumps(node) is None:
+            {"onnx.If": self._if, "onnx.Loop": self._loop, "onnx.Scan": self._scan}[node.op](node)
         elif node.op == "onnx.Identity":
             self.out.emit(StepCode.MOVE, _register(node.outputs[0]), _register(node.inputs[0]))
         else:
@@ -113,11 +110,22 @@ class FunctionCompiler:
             return node.inputs[: self._n_states(node)]
         return node.inputs if node.op == "onnx.Identity" else ()
 
-    def _stackable(self, node: Node, first: int) -> bool:
-        """Whether the body's outputs from `first` on are tensors that native code can join; strings are not."""
+    def why_not_jumps(self, node: Node) -> str | None:
+        """Why a node is not written as jumps and calls; None if it is."""
+        if node.op == "onnx.If":
+            return None
+        if node.op == "onnx.SequenceMap":
+            return "steps do not look into sequences"
+        if node.op not in CONTROL:
+            return "it runs no bodies"
+        if node.op == "onnx.Scan" and node.version <= 8:
+            return "rows of a batch have lengths of their own, as opset 8 has it"
         body = node.graph("body")
         assert body is not None
-        return all(_is_native(body.type(value)) for value in body.outputs[first:])
+        carried = len(node.inputs) - node.attrs["captures"] - 1 if node.op == "onnx.Loop" else self._n_states(node)
+        if not all(_is_native(body.type(value)) for value in body.outputs[carried:]):
+            return "what it collects are strings, which steps do not join"
+        return None
 
     def _n_states(self, node: Node) -> int:
         return len(node.inputs) - int(node.attrs["captures"]) - int(node.attrs["num_scan_inputs"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tierup.codegen.target import Target
 from tierup.ir.dims import READS, DimBuilder, DimError, DimOp, apply
@@ -18,7 +18,7 @@ from tierup.lower.scan import lower_scan
 from tierup.lower.scatter import lower_scatter
 from tierup.lower.text import print_program
 from tierup.lower.tile import TileProgram
-from tierup.plan.baseline import FunctionCompiler, PlanCompiler
+from tierup.plan.baseline import CONTROL, FunctionCompiler, PlanCompiler
 from tierup.plan.cut import cut
 from tierup.plan.memory import Layout, Request, plan_memory
 from tierup.plan.program import BASELINE, BODY, Assembler, DimCode, StepCode
@@ -36,16 +36,12 @@ _LOWERINGS = {
 
 @dataclass(frozen=True)
 class Part:
-    """One function's worth: the core graph, how it was cut, what was assumed of sizes, and what answers otherwise.
-
-    A branch that was written for other ranks may have a `misfit`, a node that cannot be right.
-    """
+    """One function's worth: the core graph, how it was cut, what was assumed of sizes, and what answers otherwise."""
 
     graph: Graph
     cut: Cut
     assumed: tuple[Pair, ...]
     source: Graph
-    misfit: str | None = None
 
 
 @dataclass(frozen=True)
@@ -78,7 +74,14 @@ class KernelCompiler(PlanCompiler):
 
     def function(self, graph: Graph) -> int:
         """Compile the body of a control node, which is in core ops like the graph around it; its number."""
-        return self.compiled(Part(graph, cut(graph, self.weight_table), (), graph, misfit(graph, self.weight_table)))
+        wrong = misfit(graph, self.weight_table)
+        if wrong is None:
+            return self.compiled(Part(graph, cut(graph, self.weight_table), (), graph))
+        # a branch that was written for other ranks: the reference says what is wrong, should it ever run
+        reason = f"{wrong} in it cannot be right: calls that get here fail"
+        node = Node(BODY, 1, graph.inputs, graph.outputs, graphs=(("graph", graph),), name=graph.name)
+        whole = replace(graph, nodes=(node,), weights=())
+        return self.compiled(Part(whole, Cut((0,), {0: reason}, graph.dims), (), graph))
 
     def compiled(self, part: Part) -> int:
         """Write a function, and those of its bodies after it; its number. `written` says what became of them."""
@@ -155,9 +158,6 @@ class KernelFunction(FunctionCompiler):
         return tuple(self._dims.ops)
 
     def compile(self) -> None:
-        if self.part.misfit is not None:
-            self._give_up(self.part.misfit)
-            return
         for value, digest in self.graph.defaults:
             self.out.emit(StepCode.DEFAULT, value, self.compiler.constant(digest))
         failing = self._check_guard()
@@ -190,13 +190,6 @@ class KernelFunction(FunctionCompiler):
         self.out.emit(StepCode.CALLOUT, self.compiler.callout(node), list(graph.inputs), list(graph.outputs))
         self.out.land(end)
 
-    def _give_up(self, misfit: str) -> None:
-        """The reference runs all of it, and says what is wrong if it ever does."""
-        graph = self.graph
-        node = Node(BODY, 1, graph.inputs, graph.outputs, graphs=(("graph", graph),), name=graph.name)
-        self.alone.append(Alone(node, f"{misfit} in it cannot be right: calls that get here fail"))
-        super().call_out(node)
-
     def _single(self, node: Node) -> None:
         """A node on its own: a reshape is the same memory under other sizes, everything else calls out."""
         if self._is_view(node):
@@ -207,7 +200,8 @@ class KernelFunction(FunctionCompiler):
         self.node(node)
 
     def call_out(self, node: Node) -> None:
-        self.alone.append(Alone(node, self._refusals.get(id(node), "")))
+        control = self.why_not_jumps(node) if node.op in CONTROL else None
+        self.alone.append(Alone(node, control or self._refusals.get(id(node), "")))
         super().call_out(node)
 
     def _is_view(self, node: Node) -> bool:

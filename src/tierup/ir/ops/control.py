@@ -253,7 +253,7 @@ def _sequence_map(ctx: Infer) -> list[Result]:
     return [SequenceType(without_dims(body.type(value))) for value in body.outputs]
 
 
-_WHOLE = "runs bodies: which nodes run is known only in the call; the executors jump"
+_WHOLE = "runs bodies, which are lowered themselves; programs jump and call"
 
 OPS: tuple[Op, ...] = (
     Op("onnx.If", "one of two bodies, by a condition", _if, kind=Kind.CONTROL, core=_WHOLE),

@@ -149,9 +149,11 @@ def _sources(producers: dict[ValueId | None, Node], value: ValueId) -> Iterator[
 
 
 def outside(sized: Sized, inputs: dict[ValueId, Array], draw: Draw) -> dict[ValueId, Array] | None:
-    """The same inputs with one index that no lookup may be made with; None where there are no indices."""
+    """The same inputs with one index that no lookup may be made with; None where there are none but constants."""
     largest = max((max(sized.shape(value), default=1) for value in sized.case.graph.inputs), default=1)
     for value in index_limits(sized):
+        if value in sized.case.fixed:  # it is known to lie inside, or checked in the call
+            continue
         if value in values_read(sized.case.kernels) and inputs[value].size:
             changed = inputs[value].copy()
             changed.reshape(-1)[draw.integers(changed.size)] = draw.choice([-largest - 1, largest, 1 << 30])

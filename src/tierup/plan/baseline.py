@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tierup.ir.graph import Graph, Node
+from tierup.ir.ops.control import item_types
 from tierup.ir.types import DType, TensorType, Type
 from tierup.plan.program import ABSENT, Assembler, Constant, DimCode, Function, Plan, StepCode
 
@@ -177,7 +178,7 @@ class FunctionCompiler:
         for register, value in zip(carried, node.outputs, strict=False):
             if value is not None:
                 out.emit(StepCode.MOVE, value, register)
-        types = [body.type(value) for value in body.outputs[1 + len(carried) :]]
+        types = item_types(node.attrs, body, 1 + len(carried))
         for collected, type, value in zip(lists, types, node.outputs[len(carried) :], strict=False):
             self._stack(collected, type, value, axis=0, reverse=False)
         self._drop([*carried, *items, *lists, going, iteration])
@@ -232,7 +233,7 @@ class FunctionCompiler:
             _per(node, "scan_output_axes", len(items)),
             _per(node, "scan_output_directions", len(items)),
         )
-        types = [body.type(value) for value in body.outputs[n_states:]]
+        types = item_types(node.attrs, body, n_states)
         for collected, type, value, axis, reverse in zip(
             lists, types, node.outputs[n_states:], out_axes, reverses, strict=False
         ):

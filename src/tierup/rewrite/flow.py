@@ -7,10 +7,12 @@ here a body's inputs learn of it. Two inputs that have one size outside have one
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from tierup.ir.build import OpenShape
-from tierup.ir.graph import Graph, Node, ValueId
+from tierup.ir.graph import Attrs, Graph, Node, ValueId
+from tierup.ir.ops.control import closed_type, item_types
 from tierup.ir.types import Dim, Shape, Sym, TensorType
 
 Shapes = list[OpenShape | None]  # of inputs; None where the rank is not known, or the value is no tensor
@@ -87,6 +89,22 @@ class Flow:
         return found
 
 
+def with_items(node: Node) -> Node:
+    """A loop or scan that says what its collected outputs are where it never runs, before more is known of its body."""
+    carried = {"onnx.Loop": len(node.inputs) - node.attrs.get("captures", 0) - 1, "onnx.Scan": _n_states(node)}
+    body = node.graph("body")
+    if node.op not in carried or body is None or "items" in node.attrs or len(body.outputs) <= carried[node.op]:
+        return node
+    items = tuple(closed_type(type) for type in item_types(node.attrs, body, carried[node.op]))
+    return replace(node, attrs=Attrs({**node.attrs, "items": items}))
+
+
+def _n_states(node: Node) -> int:
+    lengths = int(node.version <= 8)  # the first input then
+    others: int = node.attrs.get("captures", 0) + node.attrs.get("num_scan_inputs", 0)
+    return len(node.inputs) - lengths - others
+
+
 def _given(node: Node, count: int, outside: Sequence[Shape | None]) -> list[Shape | None]:
     """For each of a body's inputs the shape that it has outside, where a value or a slice of it comes in as it is."""
     captures = node.attrs.get("captures", 0)
@@ -111,7 +129,7 @@ def _carried(node: Node) -> list[Carried]:
     if node.op == "onnx.Loop":
         return [Carried(place, place, place - 1) for place in range(2, split)]
     if node.op == "onnx.Scan" and node.version > 8:
-        return [Carried(place, place, place) for place in range(split - node.attrs["num_scan_inputs"])]
+        return [Carried(place, place, place) for place in range(_n_states(node))]
     return []
 
 

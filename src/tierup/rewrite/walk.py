@@ -17,7 +17,7 @@ from tierup.ir.infer import InferError, Out
 from tierup.ir.ops import Kind, lookup
 from tierup.ir.types import Dim, DType, Shape, Sym, TensorType, Type
 from tierup.rewrite.assume import Assumptions
-from tierup.rewrite.flow import Flow
+from tierup.rewrite.flow import Flow, with_items
 
 Values = Sequence[ValueId | None]
 Bodies = tuple[tuple[str, Graph], ...]
@@ -218,6 +218,7 @@ def walk(
             continue
         node = replace(node, inputs=tuple(map(new, node.inputs)), outputs=_wanted(node, used))
         if _runs_bodies(node):
+            node = with_items(node)
             inner = [(name, _walk_body(out, node, body, rules, tighten)) for name, body in node.graphs]
             changes += sum(walked.changes for _, walked in inner)
             node = replace(node, graphs=tuple((name, walked.graph) for name, walked in inner))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tierup.ir.graph import Graph
+from tierup.ir.graph import Attrs, Graph
 from tierup.ir.infer import Infer, InferError, Out, PartialShape
 from tierup.ir.ops.row import Kind, Op
 from tierup.ir.types import (
@@ -17,6 +17,7 @@ from tierup.ir.types import (
     DType,
     OptionalType,
     SequenceType,
+    Sym,
     TensorType,
     Type,
     without_dims,
@@ -144,10 +145,51 @@ def _surely_runs(ctx: Infer) -> bool:
     return all(not ctx.has(place) or any(number > 0 for number in ctx.ints(place) or ()) for place in (0, 1))
 
 
-def _stacked(type: Type, axis: int, length: Dim | None, what: str) -> Result:
-    """What a body gives in each step, as one tensor with a new axis."""
+def item_types(attrs: Attrs, body: Graph, first: int) -> list[Type]:
+    """What one item of each collected output is where the body never runs; its outputs from `first` on are collected.
+
+    A size that only steps know is 0 then. Rewrites learn more of a body, but an answer may not depend on that, so they
+    keep the types that it had at first as `items`.
+    """
+    kept = attrs.get("items")
+    return [body.type(value) for value in body.outputs[first:]] if kept is None else list(kept)
+
+
+def closed_type(type: Type) -> Type:
+    """With 0 for sizes that only steps know; also the rank, where it is not known."""
     if not isinstance(type, TensorType):
-        raise InferError(f"{what} is collected over the steps and must be a tensor, but is {type!r}")
+        return type
+    return TensorType(type.dtype, tuple(dim if isinstance(dim, int) else 0 for dim in type.shape or ()))
+
+
+def _all_stacked(
+    ctx: Infer, body: Graph, first: int, axes: Sequence[int], length: Dim | None, runs: bool
+) -> list[Result]:
+    """What the body's outputs from `first` on become, each along its axis."""
+    empty = item_types(ctx.attrs, body, first)
+    found = []
+    for i, (value, axis) in enumerate(zip(body.outputs[first:], axes, strict=True)):
+        type, what = body.type(value), f"scan output {i}"
+        if not isinstance(type, TensorType):
+            raise InferError(f"{what} is collected over the steps and must be a tensor, but is {type!r}")
+        if not runs:
+            type = _common(type, empty[i]) if i < len(empty) else TensorType(type.dtype, None)
+        found.append(_stacked(type, axis, length, what))
+    return found
+
+
+def _common(type: TensorType, empty: Type) -> TensorType:
+    """Of the sizes in a step those that are the same where there is none."""
+    if not isinstance(empty, TensorType) or type.shape is None or empty.shape is None:
+        return TensorType(type.dtype, None)
+    if len(type.shape) != len(empty.shape):
+        return TensorType(type.dtype, None)
+    dims = tuple(a if a == b else Sym(-1) for a, b in zip(type.shape, empty.shape, strict=True))
+    return TensorType(type.dtype, dims)  # the sym stands for any: only numbers come out
+
+
+def _stacked(type: TensorType, axis: int, length: Dim | None, what: str) -> Result:
+    """What a body gives in each step, as one tensor with a new axis."""
     if type.shape is None:
         return Out(type.dtype, None)
     rank = len(type.shape) + 1
@@ -169,10 +211,10 @@ def _loop(ctx: Infer) -> list[Result]:
     body, carried = _body(ctx, "body", len(ctx.inputs)), ctx.inputs[2:split]
     if len(body.outputs) < 1 + len(carried):
         raise InferError(f"the body gives {len(body.outputs)} values, but carries {len(carried)} and a condition")
-    scans = body.outputs[1 + len(carried) :]
+    runs, first = _surely_runs(ctx), 1 + len(carried)
     return [
-        *_all_carried(ctx, body, carried, (2, 1), _surely_runs(ctx), "carried value"),
-        *(_stacked(body.type(value), 0, None, f"scan output {i}") for i, value in enumerate(scans)),
+        *_all_carried(ctx, body, carried, (2, 1), runs, "carried value"),
+        *_all_stacked(ctx, body, first, (0,) * (len(body.outputs) - first), None, runs),
     ]
 
 
@@ -206,13 +248,12 @@ def _scan(ctx: Infer) -> list[Result]:
         if shape is not None:
             length = _same_length(length, shape[ctx.axis(axis, len(shape))])
     _per(ctx, "scan_input_directions", len(scanned))
-    scans = body.outputs[len(first) :]
-    axes = _per(ctx, "scan_output_axes", len(scans))
-    _per(ctx, "scan_output_directions", len(scans))
-    pairs = enumerate(zip(scans, axes, strict=True))
+    count, runs = len(body.outputs) - len(first), isinstance(length, int) and length > 0
+    axes = _per(ctx, "scan_output_axes", count)
+    _per(ctx, "scan_output_directions", count)
     return [
-        *_all_carried(ctx, body, first, (0, 0), isinstance(length, int) and length > 0, "state"),
-        *(_stacked(body.type(value), axis, length, f"scan output {i}") for i, (value, axis) in pairs),
+        *_all_carried(ctx, body, first, (0, 0), runs, "state"),
+        *_all_stacked(ctx, body, len(first), axes, length, runs),
     ]
 
 
@@ -233,14 +274,14 @@ def _scan_batched(ctx: Infer) -> list[Result]:
             if len(shape) < 2:
                 raise InferError("scanned inputs have a batch and a time axis")
             batch, length = _same_length(batch, shape[0]), _same_length(length, shape[1])
-    states, scans = body.outputs[: len(first)], body.outputs[len(first) :]
     results: list[Result] = []
-    for i, (a, b) in enumerate(zip(first, states, strict=True)):
-        if not isinstance(a, TensorType):
+    for i, (given, value) in enumerate(zip(first, body.outputs, strict=False)):
+        type = body.type(value)
+        if not isinstance(given, TensorType) or not isinstance(type, TensorType):
             raise InferError(f"state {i} must be a tensor")
-        results.append(join(a, _stacked(body.type(b), 0, batch, f"state {i}"), f"state {i}"))
-    for i, value in enumerate(scans):
-        row = _stacked(body.type(value), 0, length, f"scan output {i}")
+        results.append(join(given, _stacked(type, 0, batch, f"state {i}"), f"state {i}"))
+    axes = (0,) * (len(body.outputs) - len(first))
+    for row in _all_stacked(ctx, body, len(first), axes, length, runs=False):
         assert isinstance(row, Out)
         results.append(row if row.shape is None else Out(row.dtype, (batch, *row.shape)))
     return results

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from tierup.codegen.target import Target
@@ -22,7 +22,7 @@ from tierup.plan.baseline import CONTROL, FunctionCompiler, PlanCompiler
 from tierup.plan.cut import cut
 from tierup.plan.memory import Layout, Request, plan_memory
 from tierup.plan.program import BASELINE, BODY, Assembler, DimCode, StepCode
-from tierup.plan.regions import Cut, Region
+from tierup.plan.regions import Cut, Region, shape_of, tensor
 from tierup.rewrite.assume import Pair
 from tierup.rewrite.walk import misfit
 from tierup.runtime.guards import DIM_CODES, GuardCode
@@ -392,12 +392,21 @@ class KernelFunction(FunctionCompiler):
         ]
         counts = [self._dims.ceildiv(extent, step) for extent, step in kernel.steps]
         total = self._dims.product(counts)
+        self._registers_of(list(self._checks(region)))
         registers = self._registers_of([*kernel.sizes, kernel.scratch_bytes, total, kernel.grain])
         *sizes, scratch, steps, grain = registers
         slot = self.compiler.slot(kernel.program)
         self.placed.append(Placed(region, kernel, slot))
         has_scratch = kernel.scratch_bytes != 0
         self.out.emit(StepCode.KERNEL, slot, operands, sizes, scratch if has_scratch else -1, steps, grain)
+
+    def _checks(self, region: Region) -> Iterator[Dim]:
+        """Dims without an answer where the two sides of a product do not fit."""
+        for node in (self.graph.nodes[index] for index in region.nodes):
+            if node.op == "core.matmul":
+                left, right = (shape_of(tensor(self.graph, value)) for value in node.inputs)
+                if left[-1] != right[-2]:
+                    yield self._dims.record("floordiv", 1, self._dims.emit("eq", left[-1], right[-2]))
 
     def _allocate(self, value: ValueId) -> None:
         type = self._type(value)

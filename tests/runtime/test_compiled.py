@@ -357,3 +357,15 @@ def test_many_pieces_are_joined(pieces: int) -> None:
     assert compiled.report().fallback_nodes == (pieces >= 64)
     x = floats(2, 3)
     np.testing.assert_allclose(compiled(x=x)["y"], -np.tile(np.exp(x), (pieces, 1)), rtol=1e-6)
+
+
+@pytest.mark.parametrize("columns", [3, 8])
+def test_a_product_whose_sides_do_not_fit_is_an_error(columns: int) -> None:
+    """Of an open size only the call knows; a kernel would read beyond its rows."""
+    proto = model(
+        [node("MatMul", ["x", "w"], ["y"])], [value("x", ["n", "k"])], [value("y", ["n", 2])], [weight("w", 5, 2)]
+    )
+    compiled = tierup.load(proto, config=tierup.Config(force_tier=1))
+    assert compiled(x=floats(3, 5))["y"].shape == (3, 2)
+    with pytest.raises(tierup.InputError):
+        compiled(x=floats(3, columns))

@@ -36,6 +36,7 @@ class Case:
     """Kernels, mostly one, whose values and sizes are those of `graph`.
 
     `known` are inputs with the sizes that they hold. Sizes that are `assumed` to be equal are so in every call.
+    `fixed` are integer inputs that are constants of the model: what they hold was looked at when it was compiled.
     """
 
     graph: Graph
@@ -43,6 +44,7 @@ class Case:
     kernels: tuple[Kernel, ...]
     known: tuple[tuple[ValueId, tuple[Dim, ...]], ...] = ()
     assumed: tuple[Pair, ...] = ()
+    fixed: tuple[ValueId, ...] = ()
 
     @property
     def open_sizes(self) -> int:
@@ -257,6 +259,7 @@ class _Isolation:
             tuple(_rebound(kernel, places, dims) for kernel in self._kernels),
             tuple((places[value], tuple(map(dims.of, self._known[value]))) for value in inputs if value in self._known),
             tuple((dims.of(a), dims.of(b)) for a, b in assumed if dims.has(a) and dims.has(b)),
+            tuple(places[value] for value in inputs if value in self._digests and self._is_integer(value)),
         )
 
     def _renumbered_dims(self, kept: Sequence[ValueId], vector: int, assumed: Sequence[Pair]) -> _Dims:
@@ -273,6 +276,10 @@ class _Isolation:
         if not isinstance(type, TensorType) or type.shape is None:
             raise NotAlone(f"the rank of value {self._graph.value_name(value)} is known only in the call")
         return type.shape
+
+    def _is_integer(self, value: ValueId) -> bool:
+        type = self._graph.type(value)
+        return isinstance(type, TensorType) and type.dtype.is_integer
 
     def _renumbered(self, value: ValueId, dims: _Dims) -> Value:
         type = self._graph.type(value)

@@ -60,6 +60,7 @@ class CaseRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     calls: Annotated[tuple[CallRecord, ...], Meta(min_length=1, max_length=4096)]
     known: Annotated[tuple[tuple[_Value, tuple[Size, ...]], ...], Meta(max_length=4096)] = ()
     assumed: Annotated[tuple[tuple[Size, Size], ...], Meta(max_length=65_536)] = ()
+    fixed: Annotated[tuple[_Value, ...], Meta(max_length=4096)] = ()
 
 
 def record_of(case: Case) -> CaseRecord:
@@ -70,6 +71,7 @@ def record_of(case: Case) -> CaseRecord:
         tuple(map(_call_record, case.kernels)),
         tuple((value, tuple(map(_size, sizes))) for value, sizes in case.known),
         tuple((_size(a), _size(b)) for a, b in case.assumed),
+        case.fixed,
     )
 
 
@@ -109,7 +111,7 @@ def case_of(record: CaseRecord) -> Case:
     verify_graph(graph, weights)
     known = tuple((value, tuple(map(_dim, sizes))) for value, sizes in record.known)
     assumed = tuple((_dim(a), _dim(b)) for a, b in record.assumed)
-    case = Case(graph, weights, tuple(map(_kernel, record.calls)), known, assumed)
+    case = Case(graph, weights, tuple(map(_kernel, record.calls)), known, assumed, record.fixed)
     _check_sizes(case)
     for kernel in case.kernels:
         _check_buffers(case, kernel)

@@ -149,9 +149,11 @@ def _sources(producers: dict[ValueId | None, Node], value: ValueId) -> Iterator[
 
 
 def outside(sized: Sized, inputs: dict[ValueId, Array], draw: Draw) -> dict[ValueId, Array] | None:
-    """The same inputs with one index that no lookup may be made with; None where there are no indices."""
+    """The same inputs with one index that no lookup may be made with; None where there are none but constants."""
     largest = max((max(sized.shape(value), default=1) for value in sized.case.graph.inputs), default=1)
     for value in index_limits(sized):
+        if value in sized.case.fixed:  # it is known to lie inside, or checked in the call
+            continue
         if value in values_read(sized.case.kernels) and inputs[value].size:
             changed = inputs[value].copy()
             changed.reshape(-1)[draw.integers(changed.size)] = draw.choice([-largest - 1, largest, 1 << 30])
@@ -167,6 +169,8 @@ _LARGE = (33, 48, 64, 67, 70)
 _LIMIT_ELEMS = {"larger": 1 << 18}  # of all values together, beyond what they have where every size is 1
 _USUAL_LIMIT_ELEMS = 1 << 16  # an evaluation takes some ms
 _ATTEMPTS, _HALVED_AFTER = 48, 8
+# Windows over windows of samples leave nothing of a short axis: then one of the sizes is made longer.
+_LONG_ATTEMPTS, _LONG_SHIFTS = 40, (3, 4, 5, 6, 7)
 
 
 def draw_sizes(case: Case, draw: Draw, profile: str) -> Sized | None:
@@ -177,10 +181,14 @@ def draw_sizes(case: Case, draw: Draw, profile: str) -> Sized | None:
     """
     best: Sized | None = None
     limit = _LIMIT_ELEMS.get(profile, _USUAL_LIMIT_ELEMS) + least_elements(case)
-    for attempt in range(_ATTEMPTS):
-        numbers = _numbers(draw, case.open_sizes, profile, attempt)
+    for attempt in range(_ATTEMPTS + _LONG_ATTEMPTS):
+        if attempt >= _ATTEMPTS and (best is not None or profile in _SMALL or not case.open_sizes):
+            break
+        numbers = _numbers(draw, case.open_sizes, profile, attempt % _ATTEMPTS)
         if attempt // 2 % 2:
             _pin(case, numbers)
+        if attempt >= _ATTEMPTS:
+            numbers[draw.integers(len(numbers))] <<= _LONG_SHIFTS[attempt % len(_LONG_SHIFTS)]
         try:
             sized = Sized(case, numbers)
         except Unfit:

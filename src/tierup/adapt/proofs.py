@@ -61,7 +61,7 @@ def placed_cases(compiled: Compiled, weights: Weights) -> tuple[PlacedCase, ...]
     from tierup.adapt.case_record import record_of
 
     def found() -> Iterator[PlacedCase]:
-        for function in compiled.functions:
+        for function in compiled.all_functions:
             for group, case in cases_of(function, weights):
                 slots = tuple(placed.slot for placed in group)
                 if isinstance(case, NotAlone):

@@ -17,8 +17,8 @@ from tierup.frontends.onnx.schema import onnx_type
 from tierup.ir.graph import Weights
 from tierup.profile.identity import identify
 from tierup.rewrite.decompose import reasons
-from tierup.rewrite.rewrite import lower_to_core, simplify
-from tierup.runtime.compiled import compile_plan
+from tierup.rewrite.rewrite import simplify
+from tierup.runtime.compiled import Compiled, Function, compile_plan
 from tierup.session import Model, load
 
 _SHOWN = 12  # ops listed without --ops
@@ -31,10 +31,11 @@ class Lowering:
     imported: int
     simplified: int
     core: Counter[str]
-    whole: list[tuple[str, str, int]]  # op, reason, how many nodes
+    control: Counter[str]  # nodes that are jumps and calls
+    whole: list[tuple[str, str, int]]  # other op that calls out, reason, how many nodes
     regions: Counter[str]  # kind -> how many kernels a forced tier would run
     compiled: int  # core ops inside them
-    alone: list[tuple[str, str, int]]  # core op, why it is in no region, how many nodes
+    alone: list[tuple[str, str, int]]  # core op that calls out, why it is in no region, how many nodes
 
 
 def inspect_model(path: Path, all_ops: bool, graph: bool, json_file: Path | None) -> None:
@@ -58,25 +59,36 @@ def _lowering(model: Model) -> Lowering:
     for digest in imported.weights:
         weights.add(imported.weights[digest], digest)
     simplified = simplify(imported.graph, weights)
-    lowered = lower_to_core(imported.graph, weights)
-    whole = Counter((node.op, reason) for node, reason in reasons(simplified, weights))
     compiled = compile_plan(imported.graph, weights, target_of(identify()) or AVX2)  # the same for every target
-    (function,) = compiled.functions
-    regions = [placed.region for placed in function.kernels]
-    why = {function.graph.nodes[index]: reason for index, reason in function.cut.refusals.items()}
-    refused = Counter((node.op, why[node]) for node in compiled.plan.callouts if node in why)
+    functions = compiled.all_functions
+    nodes = [node for function in functions for node in function.graph.nodes]
+    alone = _alone(compiled, weights)
+    called_out = {id(found.node) for function in functions for found in function.alone}
     return Lowering(
         imported=sum(1 for _ in imported.graph.walk()),
         simplified=sum(1 for _ in simplified.walk()),
-        core=Counter(node.op for _, node in lowered.walk() if node.op.startswith("core.")),
-        whole=_counted(whole),
-        regions=Counter(region.kind for region in regions),
-        compiled=len({index for region in regions for index in (*region.nodes, *region.reads)}),
-        alone=[row for row in _counted(refused) if row[0].startswith("core.") and row[0] != "core.reshape"],
+        core=Counter(node.op for node in nodes if node.op.startswith("core.")),
+        control=Counter(node.op for node in nodes if node.graphs and id(node) not in called_out),
+        whole=[row for row in alone if not row[0].startswith("core.")],
+        regions=Counter(placed.region.kind for function in functions for placed in function.kernels),
+        compiled=sum(map(_count_compiled, functions)),
+        alone=[row for row in alone if row[0].startswith("core.")],
     )
 
 
-def _counted(found: Counter[tuple[str, str]]) -> list[tuple[str, str, int]]:
+def _count_compiled(function: Function) -> int:
+    regions = [placed.region for placed in function.kernels]
+    return len({index for region in regions for index in (*region.nodes, *region.reads)})
+
+
+def _alone(compiled: Compiled, weights: Weights) -> list[tuple[str, str, int]]:
+    """Every node that calls out, bodies included; what has no decomposition says why."""
+    undone = {(node.op, node.name): reason for node, reason in reasons(compiled.graph, weights) if not node.graphs}
+    found = Counter(
+        (alone.node.op, undone.get((alone.node.op, alone.node.name), alone.reason))
+        for function in compiled.all_functions
+        for alone in function.alone
+    )
     return [(op, reason, count) for (op, reason), count in found.most_common()]
 
 
@@ -110,12 +122,15 @@ def _print_lowering(console: Console, lowering: Lowering) -> None:
         f"{lowering.compiled} of what a call needs of them compile into kernels ({kinds}); what falls back is listed.",
         highlight=False,
     )
-    for title, rows in (("stays whole", lowering.whole), ("falls back", lowering.alone)):
-        if rows:
-            table = Table(title, "nodes", "because", box=None, pad_edge=False)
-            for op, reason, count in rows:
-                table.add_row(op, str(count), escape(reason))
-            console.print(table)
+    if lowering.control:
+        control = ", ".join(f"{count} {op}" for op, count in lowering.control.most_common())
+        console.print(f"{control}: jumps and calls, their bodies compiled like the rest.", highlight=False)
+    rows = [*lowering.whole, *lowering.alone]
+    if rows:
+        table = Table("falls back", "nodes", "because", box=None, pad_edge=False)
+        for op, reason, count in rows:
+            table.add_row(op, str(count), escape(reason))
+        console.print(table)
 
 
 def _record(path: Path, model: Model, ops: Counter[str], lowering: Lowering) -> dict[str, Any]:
@@ -133,6 +148,7 @@ def _record(path: Path, model: Model, ops: Counter[str], lowering: Lowering) -> 
             "imported_nodes": lowering.imported,
             "simplified_nodes": lowering.simplified,
             "core_ops": dict(lowering.core.most_common()),
+            "control": dict(lowering.control),
             "whole": [{"op": op, "reason": reason, "nodes": count} for op, reason, count in lowering.whole],
             "kernels": dict(lowering.regions),
             "fallbacks": [{"op": op, "reason": reason, "nodes": count} for op, reason, count in lowering.alone],

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tierup.ir.graph import Graph, Node
+from tierup.ir.ops.control import item_types
 from tierup.ir.types import DType, TensorType, Type
 from tierup.plan.program import ABSENT, Assembler, Constant, DimCode, Function, Plan, StepCode
 
+CONTROL = ("onnx.If", "onnx.Loop", "onnx.Scan", "onnx.SequenceMap")
 _FOREVER = 2**63 - 1  # a loop without a trip count
 
 
@@ -89,23 +91,42 @@ class FunctionCompiler:
         return by_node
 
     def node(self, node: Node) -> None:
-        if node.op == "onnx.If":
-            self._if(node)
-        elif node.op == "onnx.Loop" and self._stackable(node, len(node.inputs) - node.attrs["captures"] - 1):
-            self._loop(node)
-        elif node.op == "onnx.Scan" and node.version > 8 and self._stackable(node, self._n_states(node)):
-            self._scan(node)
+        if self.why_not_jumps(node) is None:
+            {"onnx.If": self._if, "onnx.Loop": self._loop, "onnx.Scan": self._scan}[node.op](node)
         elif node.op == "onnx.Identity":
             self.out.emit(StepCode.MOVE, _register(node.outputs[0]), _register(node.inputs[0]))
         else:
-            callout = self.compiler.callout(node)
-            self.out.emit(StepCode.CALLOUT, callout, _registers(node.inputs), _registers(node.outputs))
+            self.call_out(node)
 
-    def _stackable(self, node: Node, first: int) -> bool:
-        """Whether the body's outputs from `first` on are tensors that native code can join; strings are not."""
+    def call_out(self, node: Node) -> None:
+        """The node in the reference tier."""
+        callout = self.compiler.callout(node)
+        self.out.emit(StepCode.CALLOUT, callout, _registers(node.inputs), _registers(node.outputs))
+
+    def passed_on(self, node: Node) -> Sequence[int | None]:
+        """The inputs that may come out of a node as they are, in the memory that they lie in."""
+        if node.op == "onnx.Loop":
+            return node.inputs[2 : len(node.inputs) - node.attrs["captures"]]
+        if node.op == "onnx.Scan":
+            return node.inputs[: self._n_states(node)]
+        return node.inputs if node.op == "onnx.Identity" else ()
+
+    def why_not_jumps(self, node: Node) -> str | None:
+        """Why a node is not written as jumps and calls; None if it is."""
+        if node.op == "onnx.If":
+            return None
+        if node.op == "onnx.SequenceMap":
+            return "steps do not look into sequences"
+        if node.op not in CONTROL:
+            return "it runs no bodies"
+        if node.op == "onnx.Scan" and node.version <= 8:
+            return "rows of a batch have lengths of their own, as opset 8 has it"
         body = node.graph("body")
         assert body is not None
-        return all(_is_native(body.type(value)) for value in body.outputs[first:])
+        carried = len(node.inputs) - node.attrs["captures"] - 1 if node.op == "onnx.Loop" else self._n_states(node)
+        if not all(_is_native(body.type(value)) for value in body.outputs[carried:]):
+            return "what it collects are strings, which steps do not join"
+        return None
 
     def _n_states(self, node: Node) -> int:
         return len(node.inputs) - int(node.attrs["captures"]) - int(node.attrs["num_scan_inputs"])
@@ -157,7 +178,7 @@ class FunctionCompiler:
         for register, value in zip(carried, node.outputs, strict=False):
             if value is not None:
                 out.emit(StepCode.MOVE, value, register)
-        types = [body.type(value) for value in body.outputs[1 + len(carried) :]]
+        types = item_types(node.attrs, body, 1 + len(carried))
         for collected, type, value in zip(lists, types, node.outputs[len(carried) :], strict=False):
             self._stack(collected, type, value, axis=0, reverse=False)
         self._drop([*carried, *items, *lists, going, iteration])
@@ -212,7 +233,7 @@ class FunctionCompiler:
             _per(node, "scan_output_axes", len(items)),
             _per(node, "scan_output_directions", len(items)),
         )
-        types = [body.type(value) for value in body.outputs[n_states:]]
+        types = item_types(node.attrs, body, n_states)
         for collected, type, value, axis, reverse in zip(
             lists, types, node.outputs[n_states:], out_axes, reverses, strict=False
         ):

@@ -151,7 +151,7 @@ class _Cutter:
         made = node.outputs[0] if self._is_usable(node) else None
         for part, space in enumerate(spaces):
             assert space is not None
-            sizes_from = frozenset(v for dim in _dims_of_space(space) for v in self._values_in(dim))
+            sizes_from = frozenset(v for dim in self._dims_of_space(space) for v in self._values_in(dim))
             member = Member(self._key(index, part), index, part, space, made, sizes_from)
             self._add(index, part, member, (read.base for read in member.reads()))
         if node.op in SCATTERS:
@@ -180,7 +180,7 @@ class _Cutter:
     def _dims_of(self, unit: Region | int | Member, index: int) -> Iterator[Dim]:
         """The sizes that something needs before it can run."""
         if isinstance(unit, Member):
-            yield from _dims_of_space(unit.space)
+            yield from self._dims_of_space(unit.space)
             return
         for node in unit.nodes if isinstance(unit, Region) else (index,):
             for value in (*self._graph.nodes[node].inputs, *self._graph.nodes[node].outputs):
@@ -188,6 +188,13 @@ class _Cutter:
                 yield from (type.shape or ()) if isinstance(type, TensorType) else ()
         if isinstance(unit, Region):
             yield from (*unit.sizes, *unit.checks)
+
+    def _dims_of_space(self, space: Space) -> Iterator[Dim]:
+        """The whole result has its place before the first part of it is written."""
+        yield from (*space.extents, *space.checks, space.result.offset, *space.result.strides)
+        yield from shape_of(tensor(self._graph, space.target))
+        for source in space.arguments:
+            yield from dims_in(source)
 
     def _values_in(self, dim: Dim) -> frozenset[ValueId]:
         """The values that a size is read from."""
@@ -418,9 +425,3 @@ class _Cutter:
         return Step(
             member.node, member.part, given, space.target, change(space.result), member.made, bool(space.reduced)
         )
-
-
-def _dims_of_space(space: Space) -> Iterator[Dim]:
-    yield from (*space.extents, *space.checks, space.result.offset, *space.result.strides)
-    for source in space.arguments:
-        yield from dims_in(source)

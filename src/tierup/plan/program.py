@@ -63,6 +63,7 @@ class StepCode(IntEnum):
 
 Constant = str | tuple[str, int]
 BASELINE = "plan.baseline"  # a call-out that answers the whole call: its body is the graph as imported
+BODY = "plan.body"  # a call-out that runs its body, a whole function, in the reference
 ABSENT = -1  # an input that is left out, or an output that nobody wants
 
 # What the operands of each step are, for the printer: v value, d dim, n literal, t target, f function, c call-out,

@@ -47,7 +47,14 @@ def _on_floats(rule: Rule) -> Rule:
 
 
 def _sum(step: Step, a: Bounded, b: Bounded) -> Bounded:
-    return step.rounded(step(a.value, b.value), a.magnitude + b.magnitude)
+    return _counted(step, step.rounded(step(a.value, b.value), a.magnitude + b.magnitude), a, b)
+
+
+def _counted(step: Step, result: Bounded, a: Bounded, b: Bounded) -> Bounded:
+    """Models count in floats: whole numbers that the type holds, made of exact ones, are exact."""
+    held = np.abs(result.value) <= _EXACT_INTEGERS / step.format.relative
+    exact = held & (np.floor(result.value) == result.value) & (a.own == 0) & (b.own == 0)
+    return replace(result, bound=np.where(exact, 0.0, result.own)) if np.any(exact) else result
 
 
 def _product(step: Step, a: Bounded, b: Bounded) -> Bounded:
@@ -57,7 +64,7 @@ def _product(step: Step, a: Bounded, b: Bounded) -> Bounded:
     bound = a.magnitude * size_of(b.value) + size_of(a.value) * b.magnitude + unit * a.magnitude * b.magnitude - least
     if _all_exact((a, b)):
         bound = least
-    result = step.rounded(value, np.maximum(bound, least))
+    result = _counted(step, step.rounded(value, np.maximum(bound, least)), a, b)
     unsure = (np.isinf(a.value) & _may_vanish(b, unit)) | (np.isinf(b.value) & _may_vanish(a, unit))
     return _freed(result, unsure)
 

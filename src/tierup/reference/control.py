@@ -12,6 +12,7 @@ import numpy as np
 
 from tierup.errors import InputError
 from tierup.ir.graph import Graph, Node
+from tierup.ir.ops.control import item_types
 from tierup.ir.types import TensorType
 
 RunGraph = Callable[[Graph, Sequence[Any]], list[Any]]
@@ -48,7 +49,7 @@ def _loop(node: Node, arguments: list[Any], run: RunGraph) -> list[Any]:
         for scan, item in zip(scans, results[1 + len(carried) :], strict=True):
             scan.append(item)
         iteration += 1
-    types = [body.type(value) for value in body.outputs[1 + len(carried) :]]
+    types = item_types(node.attrs, body, 1 + len(carried))
     return [*carried, *(stack(scan, 0, False, type) for scan, type in zip(scans, types, strict=True))]
 
 
@@ -81,7 +82,7 @@ def _scan_once(node: Node, arguments: list[Any], captures: list[Any], run: RunGr
         states = results[: len(states)]
         for scan, item in zip(scans, results[len(states) :], strict=True):
             scan.append(item)
-    types = [body.type(value) for value in body.outputs[len(states) :]]
+    types = item_types(node.attrs, body, len(states))
     rows = zip(scans, out_axes, out_back, types, strict=True)
     return [*states, *(stack(scan, axis, bool(back), type) for scan, axis, back, type in rows)]
 
@@ -107,7 +108,8 @@ def _scan_batched(node: Node, arguments: list[Any], run: RunGraph) -> list[Any]:
     if not rows:
         body = node.graph("body")
         assert body is not None
-        return [stack([], 0, False, body.type(value)) for value in body.outputs]
+        types = [*(body.type(value) for value in body.outputs[:n_states]), *item_types(node.attrs, body, n_states)]
+        return [stack([], 0, False, type) for type in types]
     return [np.stack(column) for column in zip(*rows, strict=True)]
 
 
@@ -135,7 +137,10 @@ def sequence_map(node: Node, sequence: list[Any], *others: Any, run: RunGraph) -
 def stack(items: list[Any], axis: int, reverse: bool, type: Any) -> Any:
     """The per-step results of a loop as one tensor; with no steps, an empty one of the body's type."""
     if items:
-        return np.stack([np.asarray(item) for item in (items[::-1] if reverse else items)], axis)
+        arrays = [np.asarray(item) for item in (items[::-1] if reverse else items)]
+        if len({array.shape for array in arrays}) > 1:
+            raise InputError(f"steps gave items of different shapes: {sorted({array.shape for array in arrays})}")
+        return np.stack(arrays, axis)
     assert isinstance(type, TensorType)
     shape = [dim if isinstance(dim, int) else 0 for dim in type.shape or ()]
     shape.insert(axis if axis >= 0 else len(shape) + 1 + axis, 0)

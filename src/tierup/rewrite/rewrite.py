@@ -17,8 +17,10 @@ from tierup.rewrite.merge import merge
 from tierup.rewrite.rules import simpler
 from tierup.rewrite.rules.layout import channels_last
 from tierup.rewrite.rules.reforms import padded_pool, reformed
+from tierup.rewrite.tails import sink_tails
 from tierup.rewrite.walk import walk
 
+_TAILS = 3  # within each other; each is written twice
 _ROUNDS = 8  # real models settle in two or three; a rule may need another's result
 
 
@@ -47,14 +49,31 @@ def apply_rules(graph: Graph, weights: Weights) -> Graph:
     return walk(graph, weights, (simpler,)).graph
 
 
-def simplify(graph: Graph, weights: Weights, assume: Assumptions | None = None, *, bodies: bool = True) -> Graph:
+def simplify(graph: Graph, weights: Weights, assume: Assumptions | None = None) -> Graph:
     """All of the above at once, until nothing changes. Afterwards none of them finds anything to do."""
     for _ in range(_ROUNDS):
-        walked = walk(graph, weights, (known_integers, fold, simpler, merge), assume, bodies=bodies)
+        walked = walk(graph, weights, (known_integers, fold, simpler, merge), assume)
         graph = walked.graph
         if not walked.changes:
             return graph
-    return walk(graph, weights, (), assume, bodies=bodies).graph
+    return walk(graph, weights, (), assume).graph
+
+
+def tighten(graph: Graph, weights: Weights, assume: Assumptions | None = None) -> Graph:
+    """Afterwards: sizes that a loop's carried values have from the first step to the last are known in its body."""
+    if not any(node.graphs for node in graph.nodes):
+        return graph
+    return walk(graph, weights, (), assume, tighten=True).graph
+
+
+def settle_ranks(graph: Graph, weights: Weights, assume: Assumptions | None = None) -> Graph:
+    """Afterwards: no rank is lost behind an If whose branches have it, unless much follows. Simplified."""
+    for _ in range(_TAILS):
+        sunk = sink_tails(graph, weights)
+        if sunk is graph:
+            break
+        graph = simplify(sunk, weights, assume)
+    return graph
 
 
 def close_sizes(graph: Graph, weights: Weights, signature: Sequence[Shape]) -> Graph:
@@ -62,17 +81,16 @@ def close_sizes(graph: Graph, weights: Weights, signature: Sequence[Shape]) -> G
     return walk(graph, weights, (), shapes=signature).graph
 
 
-def lower_to_core(graph: Graph, weights: Weights, assume: Assumptions | None = None, *, bodies: bool = True) -> Graph:
-    """The graph that is planned and compiled: core ops, simplified.
+def lower_to_core(graph: Graph, weights: Weights, assume: Assumptions | None = None) -> Graph:
+    """The graph that is planned and compiled: core ops, simplified, in bodies too.
 
-    With `assume`, it computes the same as `graph` in those calls in which everything assumed there holds. Without
-    `bodies`, bodies of control nodes stay as they are.
+    With `assume`, it computes the same as `graph` in those calls in which everything assumed there holds.
     """
-    graph = simplify(
-        graph, weights, assume, bodies=bodies
-    )  # constants stand where the decompositions look for axes and shapes
-    graph = decompose(graph, weights, assume, bodies=bodies)  # core ops, and those that stay whole with a reason
-    graph = simplify(graph, weights, assume, bodies=bodies)  # sizes are numbers where they can be
+    graph = simplify(graph, weights, assume)  # constants stand where the decompositions look for axes and shapes
+    graph = tighten(graph, weights, assume)
+    graph = settle_ranks(graph, weights, assume)
+    graph = decompose(graph, weights, assume)  # core ops, and those that stay whole with a reason
+    graph = simplify(graph, weights, assume)  # sizes are numbers where they can be
     for rule in (reformed, channels_last, padded_pool):  # what has no kernel, as what has one
-        graph = walk(graph, weights, (rule,), assume, bodies=bodies).graph
-    return simplify(graph, weights, assume, bodies=bodies)  # what the decompositions wrote too carefully is gone
+        graph = walk(graph, weights, (rule,), assume).graph
+    return simplify(graph, weights, assume)  # what the decompositions wrote too carefully is gone

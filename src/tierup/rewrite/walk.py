@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from tierup.ir.build import GraphBuilder
+from tierup.ir.build import GraphBuilder, OpenShape
 from tierup.ir.dims import DimBuilder, DimError
 from tierup.ir.graph import Attrs, Graph, Node, Value, ValueId, Weights
 from tierup.ir.infer import InferError, Out
 from tierup.ir.ops import Kind, lookup
 from tierup.ir.types import Dim, DType, Shape, Sym, TensorType, Type
 from tierup.rewrite.assume import Assumptions
+from tierup.rewrite.flow import Flow, with_items
 
 Values = Sequence[ValueId | None]
 Bodies = tuple[tuple[str, Graph], ...]
@@ -97,10 +98,13 @@ class Rewriter(GraphBuilder):
     def types(self, node: Node) -> Sequence[Out | Type] | None:
         """What the node's outputs would be, without adding it; None where it cannot be right."""
         wanted = tuple(value is not None for value in node.outputs)
+        self.lenient = False
         try:
             return self._infer(node.op, node.version, node.inputs, node.attrs, wanted, node.graphs)
         except (InferError, DimError):
             return None
+        finally:
+            self.lenient = True
 
     def add(self, node: Node) -> Values:
         """Add a node of the source graph, whose inputs are already values of this one."""
@@ -187,14 +191,15 @@ def walk(
     weights: Weights,
     rules: Sequence[Rule],
     assume: Assumptions | None = None,
-    shapes: Sequence[Shape | None] | None = None,
+    shapes: Sequence[OpenShape | None] | None = None,
     *,
-    bodies: bool = True,
+    tighten: bool = False,
 ) -> Walked:
     """A new graph in which each live node of `graph` has met `rules`: the first that answers replaces it.
 
     With `assume`, sizes of the outermost graph that look equal become one, and what was assumed is collected there.
-    With `shapes`, inputs have these instead of their own. Without `bodies`, those of control nodes stay as they are.
+    With `shapes`, inputs have these instead of their own. With `tighten`, sizes of carried values that loops leave as
+    they are become known; bodies are walked more than once then.
     """
     out = Rewriter(weights, graph, assume.builder(len(graph.inputs)) if assume else None)
     values = _inputs(out, graph, shapes or [None] * len(graph.inputs))
@@ -211,14 +216,12 @@ def walk(
     for node in graph.nodes:
         if not any(value in used for value in node.outputs):
             continue
-        inner = [(name, walk(body, weights, rules)) for name, body in node.graphs if bodies and _runs_bodies(node)]
-        changes += sum(walked.changes for _, walked in inner)
-        node = replace(
-            node,
-            inputs=tuple(map(new, node.inputs)),
-            outputs=_wanted(node, used),
-            graphs=tuple((name, walked.graph) for name, walked in inner) or node.graphs,
-        )
+        node = replace(node, inputs=tuple(map(new, node.inputs)), outputs=_wanted(node, used))
+        if _runs_bodies(node):
+            node = with_items(node)
+            inner = [(name, _walk_body(out, node, body, rules, tighten)) for name, body in node.graphs]
+            changes += sum(walked.changes for _, walked in inner)
+            node = replace(node, graphs=tuple((name, walked.graph) for name, walked in inner))
         replaced = _ask(out, rules, node)
         changes += replaced is not None
         results = out.add(node) if replaced is None else replaced
@@ -234,6 +237,22 @@ def walk(
     return Walked(out.named(finished, names), changes)
 
 
+_TIGHTENED = 4  # tries; what still changes then is left as it was
+
+
+def _walk_body(out: Rewriter, node: Node, body: Graph, rules: Sequence[Rule], tighten: bool) -> Walked:
+    """A body of a node whose inputs are already values of `out`."""
+    flow = Flow(node, body, [out.shape(value) for value in node.inputs])
+    hoped = flow.hoped()
+    for _ in range(_TIGHTENED if tighten and hoped != flow.known() else 0):
+        walked = walk(body, out.weights, rules, shapes=hoped, tighten=tighten)
+        kept = flow.kept(hoped, walked.graph)
+        if kept == hoped:
+            return walked
+        hoped = kept
+    return walk(body, out.weights, rules, shapes=flow.known(), tighten=tighten)
+
+
 def _ask(out: Rewriter, rules: Sequence[Rule], node: Node) -> Values | None:
     out.origin = node.name
     try:
@@ -246,7 +265,7 @@ def _ask(out: Rewriter, rules: Sequence[Rule], node: Node) -> Values | None:
     return None
 
 
-def _inputs(out: Rewriter, graph: Graph, shapes: Sequence[Shape | None]) -> dict[ValueId, ValueId]:
+def _inputs(out: Rewriter, graph: Graph, shapes: Sequence[OpenShape | None]) -> dict[ValueId, ValueId]:
     """The same inputs in the new graph: names, dims that are one, defaults."""
     names, defaults = dict(graph.dim_names), dict(graph.defaults)
     values: dict[ValueId, ValueId] = {}
@@ -268,6 +287,20 @@ def live(graph: Graph) -> set[ValueId]:
         if any(value in used for value in node.outputs):
             used.update(value for value in node.inputs if value is not None)
     return used
+
+
+def misfit(graph: Graph, weights: Weights) -> str | None:
+    """A node of the graph that cannot be right, by name; not one in its bodies. Such a graph fails whenever it runs."""
+    found: list[str] = []
+
+    def note(out: Rewriter, node: Node) -> Values | None:
+        if out.source is graph and out.types(node) is None:
+            found.append(node.label)
+        return None
+
+    if any(isinstance(value.type, TensorType) and value.type.shape is None for value in graph.values):
+        walk(graph, weights, (note,))
+    return found[0] if found else None
 
 
 def _runs_bodies(node: Node) -> bool:

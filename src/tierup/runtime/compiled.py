@@ -8,7 +8,7 @@ a call with each and calls the function whose sizes are closed to them (tier 2),
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tierup.codegen.target import Target
 from tierup.ir.dims import DimOp
@@ -22,7 +22,7 @@ from tierup.plan.regions import Cut
 from tierup.rewrite.assume import Assumptions, Pair
 from tierup.rewrite.rewrite import close_sizes, lower_to_core
 from tierup.runtime.progress import Signature
-from tierup.runtime.steps import KernelCompiler, Part, Placed
+from tierup.runtime.steps import Alone, KernelCompiler, KernelFunction, Part, Placed
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,8 @@ class Function:
     """A compiled function: for which signature (None: any), its core graph, its cut, its kernels, its arena.
 
     `dims` are the graph's, and after them what kernels compute of those. `assumed` are sizes that are equal in every
-    call that reaches a kernel.
+    call that reaches a kernel. `alone` are the nodes that call out, `number` is the function's in the plan, and
+    `bodies` are those of all control nodes inside it.
     """
 
     signature: Signature | None
@@ -40,6 +41,9 @@ class Function:
     arena: tuple[Request, ...]
     dims: tuple[DimOp, ...]
     assumed: tuple[Pair, ...]
+    alone: tuple[Alone, ...]
+    number: int
+    bodies: tuple[Function, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,11 @@ class Compiled:
     plan: Plan
     programs: tuple[TileProgram, ...]
     functions: tuple[Function, ...]
+
+    @property
+    def all_functions(self) -> tuple[Function, ...]:
+        """With the bodies of control nodes."""
+        return tuple(found for function in self.functions for found in (function, *function.bodies))
 
     @property
     def graph(self) -> Graph:
@@ -68,11 +77,11 @@ def compile_plan(imported: Graph, weights: Weights, target: Target, signatures: 
     functions, numbers = [], []
     for signature in (None, *signatures):
         graph = imported if signature is None else close_sizes(imported, weights, signature)
-        part = _prepare(graph, weights)
-        number, written = compiler.compiled(part)
-        numbers.append(number)
-        kernels = tuple(written.placed)
-        functions.append(Function(signature, part.graph, part.cut, kernels, written.arena, written.dims, part.assumed))
+        compiler.written.clear()
+        numbers.append(compiler.compiled(_prepare(graph, weights)))
+        outermost, *inner = compiler.written
+        bodies = tuple(_described(body, None) for body in inner)
+        functions.append(replace(_described(outermost, signature), bodies=bodies))
     if signatures:
         _choose(chooser, compiler, imported, signatures, numbers)
         compiler.functions[0] = chooser.finish(imported.inputs, imported.outputs)
@@ -80,9 +89,16 @@ def compile_plan(imported: Graph, weights: Weights, target: Target, signatures: 
     return Compiled(plan, tuple(compiler.programs), tuple(functions))
 
 
+def _described(written: KernelFunction, signature: Signature | None) -> Function:
+    part, kernels, alone = written.part, tuple(written.placed), tuple(written.alone)
+    return Function(
+        signature, part.graph, part.cut, kernels, written.arena, written.dims, part.assumed, alone, written.number
+    )
+
+
 def _prepare(graph: Graph, weights: Weights) -> Part:
     assume = Assumptions(graph)
-    core = lower_to_core(graph, weights, assume, bodies=False)  # they run as call-outs: fewer, larger ones are faster
+    core = lower_to_core(graph, weights, assume)
     return Part(core, cut(core, weights), tuple(assume.pairs), graph)
 
 

@@ -116,11 +116,11 @@ class _StoredCallout:
 
 def bind_node(node: Node, run_graph: RunGraph) -> Callout:
     """A node as a Python function; control flow that native steps cannot express runs in the evaluator's way."""
-    from tierup.plan.program import BASELINE
+    from tierup.plan.program import BASELINE, BODY
     from tierup.reference.bind import bind
     from tierup.reference.control import CONTROL
 
-    if node.op == BASELINE:
+    if node.op in (BASELINE, BODY):
         return lambda *inputs: tuple(run_graph(node.graphs[0][1], inputs))
     control = CONTROL.get(node.op)
     if control is None:

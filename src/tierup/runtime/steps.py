@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from tierup.codegen.target import Target
 from tierup.ir.dims import READS, DimBuilder, DimError, DimOp, apply
@@ -19,11 +19,13 @@ from tierup.lower.scan import lower_scan
 from tierup.lower.scatter import lower_scatter
 from tierup.lower.text import print_program
 from tierup.lower.tile import TileProgram
-from tierup.plan.baseline import FunctionCompiler, PlanCompiler
+from tierup.plan.baseline import CONTROL, FunctionCompiler, PlanCompiler
+from tierup.plan.cut import cut
 from tierup.plan.memory import Layout, Request, plan_memory
-from tierup.plan.program import BASELINE, Assembler, DimCode, StepCode
-from tierup.plan.regions import Cut, Region
+from tierup.plan.program import BASELINE, BODY, Assembler, DimCode, StepCode
+from tierup.plan.regions import Cut, Region, shape_of, tensor
 from tierup.rewrite.assume import Pair
+from tierup.rewrite.walk import misfit
 from tierup.runtime.guards import DIM_CODES, GuardCode
 
 _HEAP, _ARENA = 0, 1
@@ -44,6 +46,14 @@ class Part:
 
 
 @dataclass(frozen=True)
+class Alone:
+    """A node that calls out, and why."""
+
+    node: Node
+    reason: str
+
+
+@dataclass(frozen=True)
 class Placed:
     """A kernel in its place: the region it came from, and the slot that its code goes to."""
 
@@ -53,24 +63,37 @@ class Placed:
 
 
 class KernelCompiler(PlanCompiler):
-    """Collects functions with kernels; bodies of control flow stay as the baseline has them."""
+    """Collects functions with kernels. Bodies of control nodes are functions like any other."""
 
     def __init__(self, weights: Weights, target: Target) -> None:
         super().__init__()
         self.weight_table = weights
         self.target = target
         self.programs: list[TileProgram] = []
+        self.written: list[KernelFunction] = []
         self._slots: dict[str, int] = {}
 
-    def compiled(self, part: Part) -> tuple[int, KernelFunction]:
-        """Write a function; its number, and what became of its regions."""
+    def function(self, graph: Graph) -> int:
+        """Compile the body of a control node, which is in core ops like the graph around it; its number."""
+        wrong = misfit(graph, self.weight_table)
+        if wrong is None:
+            return self.compiled(Part(graph, cut(graph, self.weight_table), (), graph))
+        # a branch that was written for other ranks: the reference says what is wrong, should it ever run
+        reason = f"{wrong} in it cannot be right: calls that get here fail"
+        node = Node(BODY, 1, graph.inputs, graph.outputs, graphs=(("graph", graph),), name=graph.name)
+        whole = replace(graph, nodes=(node,), weights=())
+        return self.compiled(Part(whole, Cut((0,), {0: reason}, graph.dims), (), graph))
+
+    def compiled(self, part: Part) -> int:
+        """Write a function, and those of its bodies after it; its number. `written` says what became of them."""
         index = len(self.functions)
         assembler = Assembler(part.graph.name, len(part.graph.values))
         self.functions.append(assembler.finish((), ()))  # keeps the number while bodies inside it take theirs
-        function = KernelFunction(self, part, assembler)
+        function = KernelFunction(self, part, assembler, index)
+        self.written.append(function)
         function.compile()
         self.functions[index] = assembler.finish(part.graph.inputs, part.graph.outputs)
-        return index, function
+        return index
 
     def slot(self, program: TileProgram) -> int:
         """Equal programs share a slot."""
@@ -111,20 +134,22 @@ class KernelFunction(FunctionCompiler):
 
     compiler: KernelCompiler
 
-    def __init__(self, compiler: KernelCompiler, part: Part, assembler: Assembler) -> None:
+    def __init__(self, compiler: KernelCompiler, part: Part, assembler: Assembler, number: int) -> None:
         graph = part.graph
         super().__init__(compiler, graph, assembler)
-        self._part = part
+        self.part, self.number = part, number
         self._dims = DimBuilder(part.cut.dims)
         self._registers: dict[Dim, int] = {}
         self._dense: dict[ValueId, int] = {}
         self._allocated: set[ValueId] = set()
+        self._refusals = {id(graph.nodes[index]): reason for index, reason in part.cut.refusals.items()}
         self._produced = {value for node in graph.nodes for value in node.outputs if value is not None}
         units = [(unit, self._lower(unit)) for unit in part.cut.order]
         self._units = self._needed_units(units)
         self._kernels = [kernel for _, kernel in self._units]
         self._native = {v for k in self._kernels if k is not None for v in results_of(k)}
         self.placed: list[Placed] = []
+        self.alone: list[Alone] = []
         self.arena: tuple[Request, ...] = ()
         self._layout = self._plan_memory()
 
@@ -150,10 +175,10 @@ class KernelFunction(FunctionCompiler):
 
     def _check_guard(self) -> int | None:
         """Jump away where an assumption does not hold; returns the jump, whose target is not known yet."""
-        if not self._part.assumed:
+        if not self.part.assumed:
             return None
         code = GuardCode(self.out, self._dims)
-        holds = code.all_equal(self._part.assumed)
+        holds = code.all_equal(self.part.assumed)
         self._registers.update(code.registers)
         return self.out.emit(StepCode.BRANCH_DIM, holds, 0)
 
@@ -162,7 +187,7 @@ class KernelFunction(FunctionCompiler):
         end = self.out.emit(StepCode.JUMP, 0)
         self.out.land(failing)
         graph = self.graph
-        node = Node(BASELINE, 1, graph.inputs, graph.outputs, graphs=(("graph", self._part.source),))
+        node = Node(BASELINE, 1, graph.inputs, graph.outputs, graphs=(("graph", self.part.source),))
         self.out.emit(StepCode.CALLOUT, self.compiler.callout(node), list(graph.inputs), list(graph.outputs))
         self.out.land(end)
 
@@ -174,6 +199,11 @@ class KernelFunction(FunctionCompiler):
         for used in node.inputs:
             self.bind(used)
         self.node(node)
+
+    def call_out(self, node: Node) -> None:
+        control = self.why_not_jumps(node) if node.op in CONTROL else None
+        self.alone.append(Alone(node, control or self._refusals.get(id(node), "")))
+        super().call_out(node)
 
     def _is_view(self, node: Node) -> bool:
         if node.op != "core.reshape":
@@ -277,8 +307,10 @@ class KernelFunction(FunctionCompiler):
         for value in self.graph.outputs:  # handed out as they are when the call ends
             last[owner.get(value, value)] = len(self._units)
         requests = []
-        read_late = (op.args[0] for op in self._dims.ops if op.op == "elem" and isinstance(op.args[0], int))
-        beyond = {*self.graph.outputs, *(owner.get(value, value) for value in read_late)}
+        read_late = [op.args[0] for op in self._dims.ops if op.op == "elem" and isinstance(op.args[0], int)]
+        singles = [self.graph.nodes[unit] for unit, _ in self._units if isinstance(unit, int)]
+        passed_on = [value for node in singles for value in self.passed_on(node) if value is not None]
+        beyond = {*self.graph.outputs, *(owner.get(value, value) for value in (*read_late, *passed_on))}
         for position, kernel in enumerate(self._kernels):
             for value in results_of(kernel) if kernel is not None else ():
                 size = self._bytes(value)
@@ -361,12 +393,21 @@ class KernelFunction(FunctionCompiler):
         ]
         counts = [self._dims.ceildiv(extent, step) for extent, step in kernel.steps]
         total = self._dims.product(counts)
+        self._registers_of(list(self._checks(region)))
         registers = self._registers_of([*kernel.sizes, kernel.scratch_bytes, total, kernel.grain])
         *sizes, scratch, steps, grain = registers
         slot = self.compiler.slot(kernel.program)
         self.placed.append(Placed(region, kernel, slot))
         has_scratch = kernel.scratch_bytes != 0
         self.out.emit(StepCode.KERNEL, slot, operands, sizes, scratch if has_scratch else -1, steps, grain)
+
+    def _checks(self, region: Region) -> Iterator[Dim]:
+        """Dims without an answer where the two sides of a product do not fit."""
+        for node in (self.graph.nodes[index] for index in region.nodes):
+            if node.op == "core.matmul":
+                left, right = (shape_of(tensor(self.graph, value)) for value in node.inputs)
+                if left[-1] != right[-2]:
+                    yield self._dims.record("floordiv", 1, self._dims.emit("eq", left[-1], right[-2]))
 
     def _allocate(self, value: ValueId) -> None:
         type = self._type(value)

@@ -1,14 +1,15 @@
 """Control ops: what their bodies give decides what they give.
 
 A control node's last `captures` inputs are what its bodies use from outside, and each body takes them as its last
-inputs. Dims of a body belong to that body's own dim program, so only plain numbers come out of it.
+inputs. Dims of a body belong to that body's own dim program: what comes out of it are plain numbers, and sizes of what
+came in.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from tierup.ir.graph import Graph
+from tierup.ir.graph import Attrs, Graph
 from tierup.ir.infer import Infer, InferError, Out, PartialShape
 from tierup.ir.ops.row import Kind, Op
 from tierup.ir.types import (
@@ -16,6 +17,7 @@ from tierup.ir.types import (
     DType,
     OptionalType,
     SequenceType,
+    Sym,
     TensorType,
     Type,
     without_dims,
@@ -24,15 +26,40 @@ from tierup.ir.types import (
 Result = Out | Type
 
 
-def outside(type: Type) -> Result:
-    """A body's result as the graph around it sees it."""
-    if isinstance(type, TensorType):
-        return Out(type.dtype, _numbers(type.shape))
-    return without_dims(type)
+def outside(type: Type, known: Mapping[Dim, Dim] | None = None) -> Result:
+    """A body's result as the graph around it sees it; `known` are the body's dims that it has dims for."""
+    if not isinstance(type, TensorType):
+        return without_dims(type)
+    if type.shape is None:
+        return Out(type.dtype, None)
+    return Out(type.dtype, tuple(dim if isinstance(dim, int) else (known or {}).get(dim) for dim in type.shape))
 
 
 def _numbers(shape: Sequence[Dim] | None) -> PartialShape | None:
     return None if shape is None else tuple(dim if isinstance(dim, int) else None for dim in shape)
+
+
+def _known(body: Graph, place: int, given: Type | None, back: Type | None = None) -> dict[Dim, Dim]:
+    """The dims of a body's input at `place` as the graph around has them.
+
+    A value that goes round comes `back`: then those alone that are the same again.
+    """
+    own = body.type(body.inputs[place])
+    if not isinstance(own, TensorType) or not isinstance(given, TensorType) or own.rank != given.rank:
+        return {}
+    again = own if back is None else back
+    if not isinstance(again, TensorType) or again.rank != own.rank:
+        return {}
+    rows = zip(own.shape or (), again.shape or (), given.shape or (), strict=True)
+    return {inner: outer for inner, returned, outer in rows if inner == returned}
+
+
+def _known_captures(ctx: Infer, body: Graph) -> dict[Dim, Dim]:
+    captured = ctx.inputs[_captures(ctx) :]
+    known: dict[Dim, Dim] = {}
+    for place, type in enumerate(captured, start=len(body.inputs) - len(captured)):
+        known |= _known(body, place, type)
+    return known
 
 
 def join(a: Result, b: Result, what: str) -> Result:
@@ -79,24 +106,90 @@ def _if(ctx: Infer) -> list[Result]:
     then, other = (_body(ctx, name, len(ctx.inputs) - 1) for name in ("then_branch", "else_branch"))
     if len(then.outputs) != len(other.outputs):
         raise InferError(f"the branches have {len(then.outputs)} and {len(other.outputs)} outputs")
+    first, second = _known_captures(ctx, then), _known_captures(ctx, other)
     pairs = zip(then.outputs, other.outputs, strict=True)
-    return [join(outside(then.type(a)), outside(other.type(b)), f"output {i}") for i, (a, b) in enumerate(pairs)]
+    return [
+        join(outside(then.type(a), first), outside(other.type(b), second), f"output {i}")
+        for i, (a, b) in enumerate(pairs)
+    ]
 
 
-def _carried(initial: Type | None, body: Graph, value: int, what: str) -> Result:
-    """A value that goes round a loop: the first one where the loop never runs, else the body's."""
+def _all_carried(
+    ctx: Infer, body: Graph, first: Sequence[Type | None], places: tuple[int, int], runs: bool, what: str
+) -> list[Result]:
+    """Values that go round: the `first` ones where the body never runs, else the body's.
+
+    `places` are where they begin among the body's inputs and outputs; `runs` says that it surely runs.
+    """
+    backs = [body.type(value) for value in body.outputs[places[1] : places[1] + len(first)]]
+    known = _known_captures(ctx, body)
+    for place, (type, back) in enumerate(zip(first, backs, strict=True), start=places[0]):
+        known |= _known(body, place, type, back)
+    return [
+        _carried(type, outside(back, known), runs, f"{what} {i}")
+        for i, (type, back) in enumerate(zip(first, backs, strict=True))
+    ]
+
+
+def _carried(initial: Type | None, after: Result, runs: bool, what: str) -> Result:
     if initial is None:
         raise InferError(f"{what} has no first value")
-    after = outside(body.type(value))
     if isinstance(initial, OptionalType) and not isinstance(after, OptionalType):
         initial = initial.elem  # the body turned "perhaps" into a value
-    return join(initial if isinstance(initial, TensorType) else without_dims(initial), after, what)
+    joined = join(initial if isinstance(initial, TensorType) else without_dims(initial), after, what)
+    return after if runs else joined
 
 
-def _stacked(type: Type, axis: int, length: Dim | None, what: str) -> Result:
-    """What a body gives in each step, as one tensor with a new axis."""
+def _surely_runs(ctx: Infer) -> bool:
+    """Whether a loop's trip count and condition are known, and let it run."""
+    return all(not ctx.has(place) or any(number > 0 for number in ctx.ints(place) or ()) for place in (0, 1))
+
+
+def item_types(attrs: Attrs, body: Graph, first: int) -> list[Type]:
+    """What one item of each collected output is where the body never runs; its outputs from `first` on are collected.
+
+    A size that only steps know is 0 then. Rewrites learn more of a body, but an answer may not depend on that, so they
+    keep the types that it had at first as `items`.
+    """
+    kept = attrs.get("items")
+    return [body.type(value) for value in body.outputs[first:]] if kept is None else list(kept)
+
+
+def closed_type(type: Type) -> Type:
+    """With 0 for sizes that only steps know; also the rank, where it is not known."""
     if not isinstance(type, TensorType):
-        raise InferError(f"{what} is collected over the steps and must be a tensor, but is {type!r}")
+        return type
+    return TensorType(type.dtype, tuple(dim if isinstance(dim, int) else 0 for dim in type.shape or ()))
+
+
+def _all_stacked(
+    ctx: Infer, body: Graph, first: int, axes: Sequence[int], length: Dim | None, runs: bool
+) -> list[Result]:
+    """What the body's outputs from `first` on become, each along its axis."""
+    empty = item_types(ctx.attrs, body, first)
+    found = []
+    for i, (value, axis) in enumerate(zip(body.outputs[first:], axes, strict=True)):
+        type, what = body.type(value), f"scan output {i}"
+        if not isinstance(type, TensorType):
+            raise InferError(f"{what} is collected over the steps and must be a tensor, but is {type!r}")
+        if not runs:
+            type = _common(type, empty[i]) if i < len(empty) else TensorType(type.dtype, None)
+        found.append(_stacked(type, axis, length, what))
+    return found
+
+
+def _common(type: TensorType, empty: Type) -> TensorType:
+    """Of the sizes in a step those that are the same where there is none."""
+    if not isinstance(empty, TensorType) or type.shape is None or empty.shape is None:
+        return TensorType(type.dtype, None)
+    if len(type.shape) != len(empty.shape):
+        return TensorType(type.dtype, None)
+    dims = tuple(a if a == b else Sym(-1) for a, b in zip(type.shape, empty.shape, strict=True))
+    return TensorType(type.dtype, dims)  # the sym stands for any: only numbers come out
+
+
+def _stacked(type: TensorType, axis: int, length: Dim | None, what: str) -> Result:
+    """What a body gives in each step, as one tensor with a new axis."""
     if type.shape is None:
         return Out(type.dtype, None)
     rank = len(type.shape) + 1
@@ -118,13 +211,10 @@ def _loop(ctx: Infer) -> list[Result]:
     body, carried = _body(ctx, "body", len(ctx.inputs)), ctx.inputs[2:split]
     if len(body.outputs) < 1 + len(carried):
         raise InferError(f"the body gives {len(body.outputs)} values, but carries {len(carried)} and a condition")
-    states, scans = body.outputs[1 : 1 + len(carried)], body.outputs[1 + len(carried) :]
+    runs, first = _surely_runs(ctx), 1 + len(carried)
     return [
-        *(
-            _carried(first, body, value, f"carried value {i}")
-            for i, (first, value) in enumerate(zip(carried, states, strict=True))
-        ),
-        *(_stacked(body.type(value), 0, None, f"scan output {i}") for i, value in enumerate(scans)),
+        *_all_carried(ctx, body, carried, (2, 1), runs, "carried value"),
+        *_all_stacked(ctx, body, first, (0,) * (len(body.outputs) - first), None, runs),
     ]
 
 
@@ -158,13 +248,12 @@ def _scan(ctx: Infer) -> list[Result]:
         if shape is not None:
             length = _same_length(length, shape[ctx.axis(axis, len(shape))])
     _per(ctx, "scan_input_directions", len(scanned))
-    states, scans = body.outputs[: len(first)], body.outputs[len(first) :]
-    axes = _per(ctx, "scan_output_axes", len(scans))
-    _per(ctx, "scan_output_directions", len(scans))
-    pairs = enumerate(zip(scans, axes, strict=True))
+    count, runs = len(body.outputs) - len(first), isinstance(length, int) and length > 0
+    axes = _per(ctx, "scan_output_axes", count)
+    _per(ctx, "scan_output_directions", count)
     return [
-        *(_carried(a, body, b, f"state {i}") for i, (a, b) in enumerate(zip(first, states, strict=True))),
-        *(_stacked(body.type(value), axis, length, f"scan output {i}") for i, (value, axis) in pairs),
+        *_all_carried(ctx, body, first, (0, 0), runs, "state"),
+        *_all_stacked(ctx, body, len(first), axes, length, runs),
     ]
 
 
@@ -185,14 +274,14 @@ def _scan_batched(ctx: Infer) -> list[Result]:
             if len(shape) < 2:
                 raise InferError("scanned inputs have a batch and a time axis")
             batch, length = _same_length(batch, shape[0]), _same_length(length, shape[1])
-    states, scans = body.outputs[: len(first)], body.outputs[len(first) :]
     results: list[Result] = []
-    for i, (a, b) in enumerate(zip(first, states, strict=True)):
-        if not isinstance(a, TensorType):
+    for i, (given, value) in enumerate(zip(first, body.outputs, strict=False)):
+        type = body.type(value)
+        if not isinstance(given, TensorType) or not isinstance(type, TensorType):
             raise InferError(f"state {i} must be a tensor")
-        results.append(join(a, _stacked(body.type(b), 0, batch, f"state {i}"), f"state {i}"))
-    for i, value in enumerate(scans):
-        row = _stacked(body.type(value), 0, length, f"scan output {i}")
+        results.append(join(given, _stacked(type, 0, batch, f"state {i}"), f"state {i}"))
+    axes = (0,) * (len(body.outputs) - len(first))
+    for row in _all_stacked(ctx, body, len(first), axes, length, runs=False):
         assert isinstance(row, Out)
         results.append(row if row.shape is None else Out(row.dtype, (batch, *row.shape)))
     return results
@@ -205,7 +294,7 @@ def _sequence_map(ctx: Infer) -> list[Result]:
     return [SequenceType(without_dims(body.type(value))) for value in body.outputs]
 
 
-_WHOLE = "runs bodies: which nodes run is known only in the call; the executors jump"
+_WHOLE = "runs bodies, which are lowered themselves; programs jump and call"
 
 OPS: tuple[Op, ...] = (
     Op("onnx.If", "one of two bodies, by a condition", _if, kind=Kind.CONTROL, core=_WHOLE),

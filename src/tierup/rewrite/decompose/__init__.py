@@ -22,12 +22,10 @@ from tierup.rewrite.walk import Rewriter, Rule, Values, walk
 __all__ = ["DECOMPOSITIONS", "KEPT", "decompose", "reasons"]
 
 
-def decompose(graph: Graph, weights: Weights, assume: Assumptions | None = None, *, bodies: bool = True) -> Graph:
+def decompose(graph: Graph, weights: Weights, assume: Assumptions | None = None) -> Graph:
     """Afterwards: every node is a core op, or stays whole for a reason that `reasons` gives."""
-    lowered = walk(graph, weights, (lower,), assume, bodies=bodies).graph
-    return walk(
-        lowered, weights, (), assume, bodies=bodies
-    ).graph  # what a decomposition wrote before it declined is dead
+    lowered = walk(graph, weights, (lower,), assume).graph
+    return walk(lowered, weights, (), assume).graph  # what a decomposition wrote before it declined is dead
 
 
 def lower(out: Rewriter, node: Node) -> Values | None:

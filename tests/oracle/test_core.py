@@ -350,7 +350,9 @@ def test_recurrences(kind: str, reverse: int) -> None:
         bias = bias.copy()
         bias[2 * hidden :] = b[2 * hidden : 3 * hidden]
         expected = from_onnxruntime(kind, *inputs, outputs=2, linear_before_reset=1, **common)
-        results = run("core.gru", x @ w.T + bias, r.T, b[-hidden:], h, lengths, outputs=2, linear_before_reset=1, **attrs)
+        results = run(
+            "core.gru", x @ w.T + bias, r.T, b[-hidden:], h, lengths, outputs=2, linear_before_reset=1, **attrs
+        )
     else:
         expected = from_onnxruntime(kind, *inputs, outputs=2, **common)
         results = run("core.rnn", x @ w.T + bias, r.T, h, lengths, outputs=2, **attrs)

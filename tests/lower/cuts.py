@@ -10,8 +10,9 @@ from tierup.ir.dims import READS, DimBuilder, apply
 from tierup.ir.graph import Graph, ValueId, Weights
 from tierup.ir.types import Array, Dim, DType, Sym, TensorType
 from tierup.lower.interpret import interpret
-from tierup.lower.kernel import Kernel
+from tierup.lower.kernel import Kernel, Panels
 from tierup.lower.known import lower_known
+from tierup.lower.recurrent import lower_recurrent
 from tierup.lower.rows import lower_rows
 from tierup.lower.scan import lower_scan
 from tierup.lower.scatter import lower_scatter
@@ -19,8 +20,12 @@ from tierup.lower.tile import Buffer
 from tierup.plan.cut import cut
 from tierup.plan.regions import Cut, Region
 from tierup.reference.bind import bind
+from tierup.runtime.constants import pack_panels
 
-LOWERINGS = {"rows": lower_rows, "known": lower_known, "scan": lower_scan, "scatter": lower_scatter}
+LOWERINGS = {
+    "rows": lower_rows, "known": lower_known, "recurrent": lower_recurrent, "scan": lower_scan,
+    "scatter": lower_scatter,
+}  # fmt: skip
 LANES = 4  # ragged edges and several steps even in small tensors
 
 
@@ -75,19 +80,28 @@ class CutRun:
         passed = [buffer for buffer in kernel.program.buffers if buffer.mode != "scratch"]
         arrays: dict[str, Array] = {}
         for buffer, value in zip(passed, kernel.buffers, strict=True):
-            assert isinstance(value, int)
-            arrays[buffer.name] = self._array(buffer, value)
+            if isinstance(value, Panels):
+                packed = pack_panels(self.values[value.value], value.width, groups=value.groups)
+                arrays[buffer.name] = packed.reshape(-1)
+            else:
+                arrays[buffer.name] = self._array(buffer, value)
         for buffer in kernel.program.buffers:
             if buffer.mode == "scratch":
                 count = self.size(kernel.scratch_bytes) // buffer.dtype.numpy.itemsize
                 arrays[buffer.name] = np.zeros(count, buffer.dtype.numpy)
         steps = [(self.size(extent), step) for extent, step in kernel.steps]
         assert steps == [(self._extent(kernel, number), grid.step) for number, grid in enumerate(kernel.program.grid)]
-        interpret(kernel.program, arrays, [self.size(dim) for dim in kernel.sizes])
+        sizes = [self.size(dim) for dim in kernel.sizes]
+        if kernel.rounds is None:
+            interpret(kernel.program, arrays, sizes)
+            return
+        for number in range(self.size(kernel.rounds)):
+            interpret(kernel.program, arrays, [number, number + 1, *sizes])
 
     def _extent(self, kernel: Kernel, number: int) -> int:
         extent = kernel.program.grid[number].extent
-        return extent if isinstance(extent, int) else self.size(kernel.sizes[extent.index])
+        reserved = kernel.n_sizes - len(kernel.sizes)
+        return extent if isinstance(extent, int) else self.size(kernel.sizes[extent.index - reserved])
 
     def _array(self, buffer: Buffer, value: ValueId) -> Array:
         """A value's memory, allocated by the first kernel that writes it; what nobody writes shows."""

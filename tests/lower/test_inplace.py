@@ -55,6 +55,16 @@ program p(x: f32 in, y: f32 out) sizes 2 vector j {
 }
 """
 
+WRITTEN_BEFORE = """
+program p(x: f32 in, y: f32 out) sizes 1 vector j {
+  grid j < s0 step 16
+  %a : f32[j] = fill 0.0
+  store y[j], %a
+  %b : f32[j] = load x[j]
+  store y[j], %b
+}
+"""
+
 
 @pytest.mark.parametrize(
     ("text", "pairs"),
@@ -63,6 +73,7 @@ program p(x: f32 in, y: f32 out) sizes 2 vector j {
         (TWICE, [("x", "y")]),  # a row is read twice before any of it is written
         (READ_LATER, [("x", "z")]),  # y would overwrite what the second loop reads
         (TURNED, []),
+        (WRITTEN_BEFORE, []),  # y is written twice, first while x is still needed
         (ELEMENTWISE.replace("y: f32 out", "y: f64 out"), []),  # the elements lie elsewhere
     ],
 )

@@ -345,15 +345,17 @@ def test_recurrences(kind: str, reverse: int) -> None:
     if kind == "LSTM":
         p = RNG.normal(size=3 * hidden).astype(np.float32)
         expected = from_onnxruntime(kind, *inputs, c[None], p[None], outputs=3, **common)
-        results = run("core.lstm", x @ w.T + bias, r, p, h, c, lengths, outputs=3, input_forget=0, **attrs)
+        results = run("core.lstm", x @ w.T + bias, r.T, p, h, c, lengths, outputs=3, input_forget=0, **attrs)
     elif kind == "GRU":
         bias = bias.copy()
         bias[2 * hidden :] = b[2 * hidden : 3 * hidden]
         expected = from_onnxruntime(kind, *inputs, outputs=2, linear_before_reset=1, **common)
-        results = run("core.gru", x @ w.T + bias, r, b[-hidden:], h, lengths, outputs=2, linear_before_reset=1, **attrs)
+        results = run(
+            "core.gru", x @ w.T + bias, r.T, b[-hidden:], h, lengths, outputs=2, linear_before_reset=1, **attrs
+        )
     else:
         expected = from_onnxruntime(kind, *inputs, outputs=2, **common)
-        results = run("core.rnn", x @ w.T + bias, r, h, lengths, outputs=2, **attrs)
+        results = run("core.rnn", x @ w.T + bias, r.T, h, lengths, outputs=2, **attrs)
     live = lengths > 0  # ONNX Runtime gives no state for a row without steps
     np.testing.assert_allclose(results[0][:, live], expected[0][:, 0][:, live], rtol=1e-5, atol=1e-6)
     for ours, other in zip(results[1:], expected[1:], strict=True):

@@ -38,6 +38,23 @@ def test_panels(layout: str, part_bytes: int, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("layout", ["C", "F"])
+@pytest.mark.parametrize("columns", [0, 5, 16, 33])
+def test_panels_of_groups(columns: int, layout: Any) -> None:
+    """The panels of each group, side by side."""
+    matrix = np.array(np.random.default_rng(0).standard_normal((7, 3 * columns)), np.float32, order=layout)
+    packed = pack_panels(matrix, 16, groups=3)
+    groups = [packed_slowly(matrix[:, group * columns : (group + 1) * columns], 16) for group in range(3)]
+    np.testing.assert_array_equal(packed, np.stack(groups, axis=2))
+    (bound,) = bind_constants([("w", 16, 3)], {"w": matrix}).values()
+    np.testing.assert_array_equal(bound, packed)
+
+
+def test_groups_are_equal_in_width() -> None:
+    with pytest.raises(ValueError, match="7 columns cannot be divided into 3 groups"):
+        pack_panels(np.zeros((4, 7), np.float32), 16, groups=3)
+
+
+@pytest.mark.parametrize("layout", ["C", "F"])
 def test_every_part_is_told_of_once_it_is_copied(layout: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "_PART_BYTES", 1000)
     matrix = np.array(np.random.default_rng(0).standard_normal((37, 50)), np.float32, order=layout)

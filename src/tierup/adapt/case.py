@@ -80,7 +80,8 @@ def values_written(kernels: Sequence[Kernel]) -> list[ValueId]:
 
 def sizes_of(kernel: Kernel) -> list[Dim]:
     """Every size that a call computes for a kernel."""
-    return [*kernel.sizes, *(extent for extent, _ in kernel.steps), kernel.grain, kernel.scratch_bytes]
+    rounds = [] if kernel.rounds is None else [kernel.rounds]
+    return [*kernel.sizes, *(extent for extent, _ in kernel.steps), kernel.grain, kernel.scratch_bytes, *rounds]
 
 
 def value_of(buffer: ValueId | Panels) -> ValueId:
@@ -309,6 +310,7 @@ def _rebound(kernel: Kernel, places: dict[ValueId, int], dims: _Dims) -> Kernel:
         steps=tuple((dims.of(extent), step) for extent, step in kernel.steps),
         grain=dims.of(kernel.grain),
         scratch_bytes=dims.of(kernel.scratch_bytes),
+        rounds=None if kernel.rounds is None else dims.of(kernel.rounds),
     )
 
 

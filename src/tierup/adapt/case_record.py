@@ -35,10 +35,11 @@ class ConstantRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class BufferRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A value that is passed to a kernel; in panels of `width` columns unless that is 0."""
+    """A value that is passed to a kernel; in panels of `width` columns of each group unless that is 0."""
 
     value: _Value
     width: Annotated[int, Meta(ge=0, le=1 << 16)] = 0
+    groups: Annotated[int, Meta(ge=1, le=16)] = 1
 
 
 class CallRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -50,6 +51,7 @@ class CallRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     steps: Annotated[tuple[tuple[Size, Annotated[int, Meta(ge=1, le=1 << 20)]], ...], Meta(max_length=16)]
     grain: Size
     scratch_bytes: Size
+    rounds: Size | None = None
 
 
 class CaseRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -83,7 +85,9 @@ def _constant_record(weights: Weights, digest: str) -> ConstantRecord:
 
 
 def _call_record(kernel: Kernel) -> CallRecord:
-    buffers = (BufferRecord(b.value, b.width) if isinstance(b, Panels) else BufferRecord(b) for b in kernel.buffers)
+    buffers = (
+        BufferRecord(b.value, b.width, b.groups) if isinstance(b, Panels) else BufferRecord(b) for b in kernel.buffers
+    )
     return CallRecord(
         print_program(kernel.program),
         tuple(buffers),
@@ -91,6 +95,7 @@ def _call_record(kernel: Kernel) -> CallRecord:
         tuple((_size(extent), step) for extent, step in kernel.steps),
         _size(kernel.grain),
         _size(kernel.scratch_bytes),
+        None if kernel.rounds is None else _size(kernel.rounds),
     )
 
 
@@ -123,11 +128,12 @@ def _kernel(record: CallRecord) -> Kernel:
     verify_program(program)
     return Kernel(
         program,
-        tuple(Panels(b.value, b.width) if b.width else b.value for b in record.buffers),
+        tuple(Panels(b.value, b.width, b.groups) if b.width else b.value for b in record.buffers),
         tuple(map(_dim, record.sizes)),
         tuple((_dim(extent), step) for extent, step in record.steps),
         _dim(record.grain),
         _dim(record.scratch_bytes),
+        None if record.rounds is None else _dim(record.rounds),
     )
 
 
@@ -166,7 +172,7 @@ def _check_buffers(case: Case, kernel: Kernel) -> None:
     """Every buffer is bound to a value that it can hold."""
     graph = case.graph
     passed = [buffer for buffer in kernel.program.buffers if buffer.mode != "scratch"]
-    if len(passed) != len(kernel.buffers) or kernel.program.n_sizes != len(kernel.sizes):
+    if len(passed) != len(kernel.buffers) or kernel.program.n_sizes != kernel.n_sizes:
         raise ValueError("a kernel must be passed one value for each buffer, and all its sizes")
     readable = {*graph.inputs[:-1], *values_written(case.kernels)}
     if set(values_written(case.kernels)) != set(graph.outputs) or not readable.issuperset(values_read(case.kernels)):

@@ -15,7 +15,7 @@ from tierup.adapt.case import Case, values_read
 from tierup.adapt.trial import Sized, Unfit
 from tierup.ir.graph import Node, ValueId
 from tierup.ir.types import Array, Dim, DType, Sym
-from tierup.plan.regions import COMPUTED
+from tierup.plan.regions import COMPUTED, RECURRENCES
 
 Draw = np.random.Generator
 
@@ -53,7 +53,7 @@ def draw_inputs(
     that many are equal, and on the jumps of the region), wild (NaN, infinities, zeros, denormals among normal ones) or
     extreme (as large and small as f32 can compute with); `density` is the share of such elements. Indices stay below
     `places`, too."""
-    limits = index_limits(sized)
+    limits, lengths = index_limits(sized), _row_lengths(sized)
     found = sized.known_inputs()
     for value in sized.case.graph.inputs:
         if value not in found:
@@ -62,6 +62,9 @@ def draw_inputs(
             if value in limits:
                 limit = limits[value] if places is None else min(limits[value], places)
                 drawn = draw.integers(0, max(limit, 1), count).astype(dtype.numpy)
+            elif value in lengths:  # none, some or all steps, or more than there are
+                drawn = draw.integers(0, lengths[value] + 2, count).astype(dtype.numpy)
+                drawn[: count and 1] = lengths[value]  # or nothing might be computed
             elif dtype not in COMPUTED:  # they are only moved
                 drawn = draw.integers(0, 2, count).astype(dtype.numpy)
             elif style == "simple" and dtype is not DType.BOOL:
@@ -69,6 +72,8 @@ def draw_inputs(
             else:
                 drawn = _elements(draw, dtype, count, style, density)
             found[value] = drawn.reshape(shape)
+    for value in _recurrent_weights(sized):  # or sums are so large that every function has the same answer for all
+        found[value] = (found[value] / max(math.sqrt(found[value].shape[0]), 1.0)).astype(sized.dtype(value).numpy)
     return found
 
 
@@ -134,6 +139,25 @@ def index_limits(sized: Sized) -> dict[ValueId, int]:
             if value in graph.inputs and sized.dtype(value).is_integer:
                 found[value] = min(limit, found.get(value, limit))
     return found
+
+
+def _row_lengths(sized: Sized) -> dict[ValueId, int]:
+    """The inputs that say how many steps the rows of a recurrence have, and how many there are."""
+    nodes = [node for node in sized.case.graph.nodes if node.op in RECURRENCES]
+    return {
+        value: sized.shape(node.inputs[0] or 0)[0]
+        for node in nodes
+        for value in node.inputs[-1:]
+        if value is not None and value in sized.case.graph.inputs
+    }
+
+
+def _recurrent_weights(sized: Sized) -> set[ValueId]:
+    """The inputs that the states of a recurrence are multiplied with."""
+    nodes = [node for node in sized.case.graph.nodes if node.op in RECURRENCES]
+    return {
+        node.inputs[1] for node in nodes if node.inputs[1] in sized.case.graph.inputs and node.inputs[1] is not None
+    }
 
 
 def _sources(producers: dict[ValueId | None, Node], value: ValueId) -> Iterator[ValueId]:

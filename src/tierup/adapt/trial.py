@@ -19,6 +19,7 @@ from tierup.ir.dims import DimError, evaluate
 from tierup.ir.graph import Node, ValueId
 from tierup.ir.types import Array, Dim, DType, Sym, TensorType
 from tierup.lower.kernel import Kernel, Panels
+from tierup.plan.regions import RECURRENCES
 from tierup.runtime.constants import pack_panels
 
 _KERNEL = ctypes.CFUNCTYPE(
@@ -75,7 +76,7 @@ class Sized:
     def _check(self, node: Node) -> None:
         """Where sizes are open, types do not say whether they agree."""
         shapes = [self.shape(value) for value in node.inputs if value is not None]
-        (result,) = (self.shape(value) for value in node.outputs if value is not None)
+        result, *_ = (self.shape(value) for value in node.outputs if value is not None)
         if node.op == "core.reshape":
             fits = math.prod(shapes[0]) == math.prod(result)
         elif node.op == "core.broadcast":
@@ -84,6 +85,8 @@ class Sized:
             fits = shapes[0][-1] == shapes[1][-2]
         elif node.op == "core.slice":
             fits = self._inside(node, shapes[0])
+        elif node.op in RECURRENCES:
+            fits = _recurs(node, shapes)
         elif node.op in _BROADCASTING:
             fits = _broadcast(shapes) == result
         else:
@@ -127,6 +130,22 @@ _BROADCASTING = frozenset(
 )
 
 
+def _recurs(node: Node, shapes: Sequence[tuple[int, ...]]) -> bool:
+    """Whether gates, weights, extras, states and lengths of a recurrence agree."""
+    (_, batch, columns), (hidden, width), *between, (lengths,) = shapes
+    states, parts = (
+        [shape for shape in between if len(shape) == 2],
+        {"core.lstm": (0, 3 * hidden)}.get(node.op, (hidden,)),
+    )
+    extras = [shape[0] for shape in between if len(shape) == 1]
+    return (
+        columns == width == RECURRENCES[node.op] * hidden
+        and all(shape == (batch, hidden) for shape in states)
+        and all(size in parts for size in extras)
+        and lengths in (0, batch)
+    )
+
+
 def _broadcast(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...] | None:
     try:
         return np.broadcast_shapes(*shapes)
@@ -160,13 +179,17 @@ class _Call:
         self.scratch = _Area(max(sized.number(kernel.scratch_bytes), 0))
         self._function = _KERNEL(address)
         self._pointers = (ctypes.c_void_p * max(len(areas), 1))(*(area.address for area in areas))
-        self._sizes = (ctypes.c_int64 * max(len(kernel.sizes), 1))(*map(sized.number, kernel.sizes))
+        sizes = list(map(sized.number, kernel.sizes))
+        rounds = None if kernel.rounds is None else range(max(sized.number(kernel.rounds), 1))
+        each = [sizes] if rounds is None else [[number, number + 1, *sizes] for number in rounds]
+        self._sizes = [(ctypes.c_int64 * max(len(numbers), 1))(*numbers) for numbers in each]
 
     def run(self, pieces: Sequence[tuple[int, int]]) -> int:
-        for begin, end in pieces:
-            status: int = self._function(self._pointers, self._sizes, self.scratch.address, begin, end)
-            if status != 0:
-                return status
+        for sizes in self._sizes:
+            for begin, end in pieces:
+                status: int = self._function(self._pointers, sizes, self.scratch.address, begin, end)
+                if status != 0:
+                    return status
         return 0
 
 
@@ -210,7 +233,7 @@ class Trial:
     def _place(self, buffer: ValueId | Panels, array: Array, shift: int) -> tuple[_Area, Array]:
         """An input in memory, and its bytes as they should stay. The run time packs panels on a border."""
         if isinstance(buffer, Panels):
-            array, shift = pack_panels(array, buffer.width), 0
+            array, shift = pack_panels(array, buffer.width, groups=buffer.groups), 0
         flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         area = _Area(flat.size, shift * array.dtype.itemsize)
         area.bytes[:] = flat

@@ -130,8 +130,8 @@ def flops(graph: Graph, node: Node, size: Size) -> int:
             return 2 * elements(graph, node.inputs[0], size) * kernel
         case "pool_max" | "pool_sum":
             return count * math.prod(map(int, node.attrs["kernel_shape"]))
-        case "lstm" | "gru" | "rnn":  # gates[T, B, G] and r[G, H]
-            return 2 * elements(graph, node.inputs[0], size) * _extent(graph, node.inputs[1], -1, size)
+        case "lstm" | "gru" | "rnn":  # gates[T, B, G] and r[H, G]
+            return 2 * elements(graph, node.inputs[0], size) * _extent(graph, node.inputs[1], 0, size)
     return count
 
 

@@ -24,7 +24,7 @@ def traffic(graph: Graph, region: Region, kernel: Kernel, size: Size) -> tuple[E
     passed = [buffer for buffer in kernel.program.buffers if buffer.mode != "scratch"]
     bound = list(zip((buffer.mode for buffer in passed), map(_value, kernel.buffers), strict=True))
     outward = {value: elements(graph, value, size) for mode, value in bound if mode == "out"}
-    if region.kind in ("matmul", "attention"):
+    if region.kind in ("matmul", "attention", "recurrent"):
         return _read_by_products(graph, region, {value for _, value in bound}, size), outward
     inward = {value: elements(graph, value, size) for mode, value in bound if mode == "in"}
     if region.kind == "scatter":  # writes as much as its updates have

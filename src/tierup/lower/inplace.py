@@ -10,8 +10,9 @@ from tierup.lower.tile import Load, Loop, Statement, Store, TileProgram
 def in_place(program: TileProgram) -> list[tuple[str, str]]:
     """Pairs (input, output) of buffers that may be one.
 
-    Stores write every element once. If each load of the input is followed by a store of the output to the same place,
-    then what it reads was not written before: stores that came earlier went elsewhere.
+    Every load reads an element once, and stores write none before its loads. If each load of the input is followed by a
+    store of the output to the same place, and no such store stands before it, then what it reads was not written
+    before: stores that came earlier went elsewhere.
     """
     dtypes = {buffer.name: buffer.dtype for buffer in program.buffers}
     modes = {buffer.name: buffer.mode for buffer in program.buffers}
@@ -36,7 +37,10 @@ def _accesses(body: Sequence[Statement]) -> Iterator[Load | Store]:
 def _follows(accesses: Sequence[Load | Store], source: str, target: str) -> bool:
     stores = [(n, a) for n, a in enumerate(accesses) if isinstance(a, Store) and a.buffer == target]
     loads = [(n, a) for n, a in enumerate(accesses) if isinstance(a, Load) and a.buffer == source]
-    return bool(loads) and all(
-        not load.at and any(at > n and store.index == load.index and not store.at for at, store in stores)
-        for n, load in loads
-    )
+    return bool(loads) and all(not load.at and _is_next(n, load, stores) for n, load in loads)
+
+
+def _is_next(number: int, load: Load, stores: Sequence[tuple[int, Store]]) -> bool:
+    """Whether the first store to the place of a load comes after it."""
+    same = [at for at, store in stores if store.index == load.index and not store.at]
+    return bool(same) and min(same) > number

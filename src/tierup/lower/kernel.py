@@ -12,10 +12,15 @@ from tierup.lower.tile import TileProgram
 
 @dataclass(frozen=True)
 class Panels:
-    """A constant matrix [K, N] as panels of `width` columns, each [K, width], the last one filled up with zeros."""
+    """A constant matrix [K, N] as panels of `width` columns, each [K, width], the last one filled up with zeros.
+
+    With several `groups`, as many matrices that lie side by side: a panel has the same columns of all, [K, groups,
+    width].
+    """
 
     value: ValueId
     width: int
+    groups: int = 1
 
 
 @dataclass(frozen=True)
@@ -23,7 +28,9 @@ class Kernel:
     """A program with the values and sizes that a call binds to its buffers and arguments.
 
     `steps` is how many grid steps there are, as (extent, step) of each dimension; `grain` how many of them are worth a
-    thread's while; `scratch_bytes` what each thread needs beside its registers.
+    thread's while; `scratch_bytes` what each thread needs beside its registers. With `rounds`, at least one, the whole
+    grid runs as often, each time after all of the time before; the first two size arguments are then the number of the
+    round and of the next, and `sizes` are the others.
     """
 
     program: TileProgram
@@ -32,6 +39,12 @@ class Kernel:
     steps: tuple[tuple[Dim, int], ...]
     grain: Dim
     scratch_bytes: Dim = 0
+    rounds: Dim | None = None
+
+    @property
+    def n_sizes(self) -> int:
+        """How many size arguments a call passes."""
+        return len(self.sizes) + (0 if self.rounds is None else 2)
 
     def replaces(self, result: ValueId) -> tuple[ValueId, ...]:
         """Values that `result` may be written over: each element is read for the last time before it is written."""

@@ -18,17 +18,26 @@ class Names:
 
 
 class Sizes:
-    """Graph dims as a program's sizes: numbers stay numbers, the others become arguments, each once."""
+    """Graph dims as a program's sizes: numbers stay numbers, the others become arguments, each once.
 
-    def __init__(self) -> None:
+    The first `reserved` arguments are left to others.
+    """
+
+    def __init__(self, reserved: int = 0) -> None:
         self.dims: list[Dim] = []
+        self._reserved = reserved
+
+    @property
+    def count(self) -> int:
+        """How many arguments there are."""
+        return self._reserved + len(self.dims)
 
     def of(self, dim: Dim) -> Size:
         if isinstance(dim, int):
             return dim
         if dim not in self.dims:
             self.dims.append(dim)
-        return Arg(self.dims.index(dim))
+        return Arg(self._reserved + self.dims.index(dim))
 
     def check(self, dim: Dim) -> None:
         """Have a dim computed in each call, which ends there if the dim has no answer."""

@@ -19,6 +19,7 @@ from tierup.plan.spaces import is_movement, is_reduction
 
 _PRODUCTS = ("matmul", "attention")
 _BY_ITSELF = {
+    "recurrent": "a recurrence goes step by step through time, by itself",
     "known": "sizes are written down by themselves",
     "scan": "a running sum or product goes along its axis by itself",
     "scatter": "a scatter writes where the data says, and into what is already there",

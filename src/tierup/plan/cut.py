@@ -18,10 +18,12 @@ from tierup.plan.contents import contents, is_exact
 from tierup.plan.forms import VIEWS, Forms, Linear, dims_in, rearranged
 from tierup.plan.groups import Group, Member, joined, single
 from tierup.plan.products import products
+from tierup.plan.recurrent import recurrences
 from tierup.plan.regions import NARROW, SAME_MEMORY, SCANS, SCATTERS, Cut, Region, Step, legality, shape_of, tensor
 from tierup.plan.spaces import PARTED, Space, Spaces, is_movement, parts
 from tierup.plan.strides import Strides
 
+_READ_THROUGH = ("matmul", "conv", "attention", "recurrent")
 _UNFIT = "its sizes are known to fit only in the call"
 
 
@@ -54,7 +56,7 @@ class _Cutter:
         self._contents = contents(graph, weights, self._dims)
         self._producer = {v: node for node in graph.nodes for v in node.outputs if v is not None}
         self._constants = dict(graph.weights)
-        self._products = [self._with_pads(region) for region in products(graph)]
+        self._products = [*map(self._with_pads, products(graph)), *recurrences(graph)]
         self._taken = {index for region in self._products for index in region.nodes}
         self._refusals: dict[int, str] = {}
         self._items: dict[int, _Item] = {}
@@ -312,9 +314,7 @@ class _Cutter:
             return False
         units = [self._items[key].unit for key in self._readers.get(value, ())]
         return bool(units) and all(
-            isinstance(unit, Region)
-            and unit.kind in ("matmul", "conv", "attention")
-            and self._is_looked_through(unit, node)
+            isinstance(unit, Region) and unit.kind in _READ_THROUGH and self._is_looked_through(unit, node)
             for unit in units
         )
 

@@ -61,7 +61,7 @@ class StepCode(IntEnum):
     VIEW = 18
 
 
-Constant = str | tuple[str, int]
+Constant = str | tuple[str, int] | tuple[str, int, int]
 BASELINE = "plan.baseline"  # a call-out that answers the whole call: its body is the graph as imported
 BODY = "plan.body"  # a call-out that runs its body, a whole function, in the reference
 ABSENT = -1  # an input that is left out, or an output that nobody wants
@@ -98,7 +98,8 @@ class Function:
 class Plan:
     """Function 0 answers calls. `callouts` are the nodes that run in Python.
 
-    `constants` are digests of weights, or (digest, width): that matrix packed in panels of as many columns.
+    `constants` are digests of weights, or (digest, width): that matrix packed in panels of as many columns, or (digest,
+    width, groups): of as many columns from each group.
     """
 
     functions: tuple[Function, ...]

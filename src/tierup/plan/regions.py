@@ -3,8 +3,8 @@
 A *rows* region is maps, reductions, copies and lookups over one domain: every value in it has the domain's axes, or
 some of them, and all its reductions go over the same ones. Movement in front of it is part of its addresses and needs
 no kernel. A *matmul* region is one product and the maps that follow it, a *conv* region the same with a convolution,
-an *attention* region two products with a softmax between. A *scan* runs along one axis, a *scatter* writes where the
-data says, and a *known* region writes down sizes.
+an *attention* region two products with a softmax between. A *recurrent* region is all steps of one layer. A *scan* runs
+along one axis, a *scatter* writes where the data says, and a *known* region writes down sizes.
 `legality` says whether a node could be compiled at all; what joins what is decided by `products` and `cut`.
 """
 
@@ -31,6 +31,7 @@ SMALL_INTEGERS = frozenset({DType.U4, DType.I4, DType.U2, DType.I2})  # one byte
 NARROW = SMALL_INTEGERS | {DType.F16, DType.BF16}
 SCANS = {"core.cumsum": "sum", "core.cumprod": "prod"}
 SCATTERS = frozenset({"core.scatter_elements", "core.scatter_nd"})
+RECURRENCES = {"core.rnn": 1, "core.gru": 3, "core.lstm": 4}  # and how many gates they have
 SAME_MEMORY = "it is the same memory under other sizes: no kernel is needed"
 _INDICES = (DType.I32, DType.I64)
 
@@ -107,6 +108,8 @@ def legality(graph: Graph, node: Node) -> str | None:
         return _matmul_legality(graph, node)
     if node.op == "core.conv_last":
         return _conv_legality(graph, node)
+    if node.op in RECURRENCES:
+        return _recurrent_legality(graph, node)
     if node.op in POOLS and any(value is not None for value in node.outputs[1:]):
         return "the places of the largest in each window are not compiled yet"
     if is_reduction(node) or node.op in SCANS:
@@ -126,6 +129,14 @@ def _conv_legality(graph: Graph, node: Node) -> str | None:
     channels, results = shape_of(tensor(graph, node.inputs[0]))[-1], shape_of(tensor(graph, node.inputs[1]))[-1]
     if not isinstance(channels, int) or not isinstance(results, int):
         return "how many channels there are is known only in the call"
+    return None
+
+
+def _recurrent_legality(graph: Graph, node: Node) -> str | None:
+    if tensor(graph, node.inputs[0]).dtype not in (DType.F32, DType.F64):
+        return "a recurrence whose state is rounded to 16 bits at every step is not compiled"
+    if any(value is None for value in node.outputs):
+        return "a recurrence that leaves out a result has no place for its state"
     return None
 
 

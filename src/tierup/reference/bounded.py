@@ -90,6 +90,10 @@ class Step:
     def __call__(self, *arrays: Array) -> Array:
         return np.asarray(self._call(*arrays)[0])
 
+    def results(self, *arrays: Array) -> list[Array]:
+        """All results of an op that has several."""
+        return [np.asarray(result) for result in self._call(*arrays)]
+
     def exact(self, value: Array) -> Bounded:
         return Bounded(value, self.dtype)
 

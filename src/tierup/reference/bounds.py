@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -26,14 +25,18 @@ from tierup.errors import TierupError
 from tierup.ir.graph import Graph, Node, ValueId, Weights
 from tierup.ir.types import Array, DType, TensorType
 from tierup.reference.bind import bind, widen
-from tierup.reference.bound_rules import RULES
+from tierup.reference.bound_recurrent import overflowed, recurrent_rules
+from tierup.reference.bound_rules import RULES as SINGLE_RULES
 from tierup.reference.bounded import FORMATS, Bounded, Step
+from tierup.reference.core_recurrent import gru, lstm, rnn
 
 __all__ = [
     "EPS", "Bounded", "NoRule", "evaluate_bounded", "evaluate_plainly", "longest_sum", "missing_rules", "tolerance",
     "within",
 ]  # fmt: skip
 
+RULES = {**SINGLE_RULES, **recurrent_rules(SINGLE_RULES)}
+_RECURRENCES: dict[str, Callable[..., tuple[Array, ...]]] = {"core.rnn": rnn, "core.gru": gru, "core.lstm": lstm}
 EPS = 2.0**-23  # the distance from 1 to the next f32
 
 
@@ -62,6 +65,8 @@ def _terms(node: Node, shape: Callable[[ValueId], Sequence[int]]) -> int:
             return math.prod(size(0)[axis] for axis in node.attrs["axes"])
         case "core.matmul":
             return size(0)[-1]
+        case "core.rnn" | "core.gru" | "core.lstm":
+            return size(1)[0]
         case "core.conv":
             return math.prod(size(1)[1:])
         case "core.conv_last":
@@ -95,10 +100,11 @@ def evaluate_bounded(graph: Graph, weights: Weights, inputs: Sequence[Array], un
     fresh = dict(values)
     with np.errstate(all="ignore"):
         for node in graph.nodes:
-            out = _result(node)
+            outs = _results(node)
             given = [values[value] for value in node.inputs if value is not None]
-            fresh[out] = RULES[node.op](Step(node, _dtype(graph, out), unit), *given)
-            values[out] = _overflowed(fresh[out], unit)
+            found = RULES[node.op](Step(node, _dtype(graph, outs[0]), unit), *given)
+            for out, result in zip(outs, found if isinstance(found, tuple) else (found,), strict=True):
+                fresh[out], values[out] = result, overflowed(result, unit)
     return [fresh[value] for value in graph.outputs]
 
 
@@ -111,16 +117,26 @@ def evaluate_plainly(graph: Graph, weights: Weights, inputs: Sequence[Array]) ->
     values.update(zip(graph.inputs, inputs, strict=True))
     for node in graph.nodes:
         given = [values[value] for value in node.inputs if value is not None]
-        result = _product_in_order(*given) if node.op == "core.matmul" else bind(node)(*given)[0]
-        values[_result(node)] = np.asarray(result)
+        values.update(zip(_results(node), map(np.asarray, _plainly(node, given)), strict=False))
     return [values[value] for value in graph.outputs]
 
 
-def _result(node: Node) -> ValueId:
-    """The first result of a node; rules have no others."""
-    if node.outputs[0] is None or any(value is not None for value in node.outputs[1:]):
+def _plainly(node: Node, given: Sequence[Array]) -> Sequence[Array]:
+    match node.op:
+        case "core.matmul":
+            return (_product_in_order(*given),)
+        case "core.rnn" | "core.gru" | "core.lstm":
+            return _RECURRENCES[node.op](node, *given, product=_product_in_order)
+        case _:
+            return bind(node)(*given)
+
+
+def _results(node: Node) -> list[ValueId]:
+    """The results of a node: the first alone, but for recurrences, whose rules give all."""
+    found = [value for value in node.outputs if value is not None]
+    if node.outputs[0] is None or (len(found) > 1 and node.op not in _RECURRENCES):
         raise NoRule(f"{node.label} has other results than its first, for which there is no rule")
-    return node.outputs[0]
+    return found
 
 
 def _product_in_order(a: Array, b: Array) -> Array:
@@ -136,14 +152,6 @@ def _dtype(graph: Graph, value: ValueId) -> DType:
     type = graph.type(value)
     assert isinstance(type, TensorType)
     return type.dtype
-
-
-def _overflowed(x: Bounded, unit: float) -> Bounded:
-    """As those see it that compute with it: what may be more than the dtype holds may be infinite by now, or not."""
-    if x.bound is None or not x.is_float:
-        return x
-    over = np.isfinite(x.value) & (np.abs(x.value) + unit * x.bound >= FORMATS[x.dtype].largest)
-    return replace(x, bound=np.where(over, np.inf, x.bound)) if over.any() else x
 
 
 def within(result: Array, expected: Bounded, unit: float) -> Array:

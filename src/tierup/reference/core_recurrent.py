@@ -1,7 +1,7 @@
 """The core recurrences: one matrix product and a few maps for each step of time.
 
 Gates come with the inputs' product and the biases already in. A row whose length is over keeps its state and gives
-zeros; with `reverse`, time runs backwards from each row's own end.
+zeros; with `reverse`, time runs backwards from each row's own end. Lengths without elements: all rows have every step.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from tierup.ir.types import Array
 from tierup.reference.precision import down, up
 
 Activation = Callable[[Array, float, float], Array]
+Product = Callable[[Array, Array], Array]
 ACTIVATIONS: dict[str, Activation] = {
     "Relu": lambda x, a, b: np.maximum(x, 0),
     "Tanh": lambda x, a, b: np.tanh(x),
@@ -47,63 +48,68 @@ def _activations(node: Node) -> list[Callable[[Array], Array]]:
     return [bound(*row) for row in functions]
 
 
-def _steps(node: Node, gates: Array, lengths: Array) -> Iterator[tuple[int, Array]]:
-    """Each step of time in its order, with the rows that are still running as a column."""
-    times = range(len(gates))
-    for step in reversed(times) if node.attrs["reverse"] else times:
-        yield step, (step < lengths)[:, None]
+def steps_of(node: Node, time: int, lengths: Array) -> Iterator[tuple[int, Array | bool]]:
+    """Each step of time in its order, with the rows that are still running as a column; True: all are."""
+    for step in reversed(range(time)) if node.attrs["reverse"] else range(time):
+        yield step, (step < lengths)[:, None] if lengths.size else True
 
 
 def _outputs(gates: Array, r: Array) -> Array:
-    return np.zeros((*gates.shape[:2], r.shape[1]), gates.dtype)
+    return np.zeros((*gates.shape[:2], r.shape[0]), gates.dtype)
 
 
 def _narrow(like: Array, *results: Array) -> tuple[Array, ...]:
     return tuple(down(result, like.dtype) for result in results)
 
 
-def rnn(node: Node, gates: Array, r: Array, h: Array, lengths: Array) -> tuple[Array, ...]:
+def rnn(
+    node: Node, gates: Array, r: Array, h: Array, lengths: Array, product: Product = np.matmul
+) -> tuple[Array, ...]:
     like = gates
     gates, r, h = map(up, (gates, r, h))
     (f,) = _activations(node)
     y = _outputs(gates, r)
-    for step, running in _steps(node, gates, lengths):
-        h = np.where(running, f(gates[step] + h @ r.T), h)
-        y[step] = h * running
+    for step, running in steps_of(node, len(gates), lengths):
+        h = np.where(running, f(gates[step] + product(h, r)), h)
+        y[step] = np.where(running, h, 0)
     return _narrow(like, y, h)
 
 
-def gru(node: Node, gates: Array, r: Array, bias: Array, h: Array, lengths: Array) -> tuple[Array, ...]:
+def gru(
+    node: Node, gates: Array, r: Array, bias: Array, h: Array, lengths: Array, product: Product = np.matmul
+) -> tuple[Array, ...]:
     like = gates
     gates, r, bias, h = map(up, (gates, r, bias, h))
     f, g = _activations(node)
-    y, size = _outputs(gates, r), r.shape[1]
-    for step, running in _steps(node, gates, lengths):
-        zr = f(gates[step, :, : 2 * size] + h @ r[: 2 * size].T)
+    y, size = _outputs(gates, r), r.shape[0]
+    for step, running in steps_of(node, len(gates), lengths):
+        zr = f(gates[step, :, : 2 * size] + product(h, r[:, : 2 * size]))
         update, reset = zr[:, :size], zr[:, size:]
         if node.attrs["linear_before_reset"]:
-            hidden = reset * (h @ r[2 * size :].T + bias)
+            hidden = reset * (product(h, r[:, 2 * size :]) + bias)
         else:
-            hidden = (reset * h) @ r[2 * size :].T + bias
+            hidden = product(reset * h, r[:, 2 * size :]) + bias
         new = g(gates[step, :, 2 * size :] + hidden)
         h = np.where(running, (1 - update) * new + update * h, h)
-        y[step] = h * running
+        y[step] = np.where(running, h, 0)
     return _narrow(like, y, h)
 
 
-def lstm(node: Node, gates: Array, r: Array, p: Array, h: Array, c: Array, lengths: Array) -> tuple[Array, ...]:
+def lstm(
+    node: Node, gates: Array, r: Array, p: Array, h: Array, c: Array, lengths: Array, product: Product = np.matmul
+) -> tuple[Array, ...]:
     like = gates
     gates, r, p, h, c = map(up, (gates, r, p, h, c))
     f, g, out = _activations(node)
-    y, size = _outputs(gates, r), r.shape[1]
+    y, size = _outputs(gates, r), r.shape[0]
     peep = p if p.size else np.zeros(3 * size, gates.dtype)
     p_i, p_o, p_f = peep[:size], peep[size : 2 * size], peep[2 * size :]
-    for step, running in _steps(node, gates, lengths):
-        i, o, forget, cell = np.split(gates[step] + h @ r.T, 4, axis=1)
+    for step, running in steps_of(node, len(gates), lengths):
+        i, o, forget, cell = np.split(gates[step] + product(h, r), 4, axis=1)
         i = f(i + p_i * c)
         forget = 1 - i if node.attrs["input_forget"] else f(forget + p_f * c)
         new_c = forget * c + i * g(cell)
         new_h = f(o + p_o * new_c) * out(new_c)
         h, c = np.where(running, new_h, h), np.where(running, new_c, c)
-        y[step] = h * running
+        y[step] = np.where(running, h, 0)
     return _narrow(like, y, h, c)

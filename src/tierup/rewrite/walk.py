@@ -313,6 +313,8 @@ def _wanted(node: Node, used: set[ValueId]) -> tuple[ValueId | None, ...]:
     """The node's outputs without those that nothing uses."""
     if node.op == "onnx.BatchNormalization" and node.version < 14:
         return node.outputs  # there, asking for statistics is what asks for training
+    if node.op in ("core.lstm", "core.gru", "core.rnn"):
+        return node.outputs  # every step reads what the one before it wrote there
     return tuple(value if value in used else None for value in node.outputs)
 
 

@@ -81,8 +81,8 @@ def _nothing(_: Array) -> None:
 
 def _bound(array: Array, packing: Sequence[str | int], done: Done) -> Array:
     if packing:
-        (width,) = packing
-        return pack_panels(array, int(width), done)
+        width, groups = (*map(int, packing), 1)[:2]
+        return pack_panels(array, width, done, groups)
     if array.dtype.kind == "O":
         return array
     if array.flags.aligned and array.flags.c_contiguous and array.nbytes > _COPIED_BYTES:
@@ -107,10 +107,17 @@ def aligned_empty(shape: Sequence[int], dtype: np.dtype[Any]) -> Array:
     return raw[start : start + size].view(dtype).reshape(shape)
 
 
-def pack_panels(matrix: Array, width: int, done: Done = _nothing) -> Array:
-    """[K, N] as [panels, K, width], the last panel filled up with zeros, on a 64-byte border."""
+def pack_panels(matrix: Array, width: int, done: Done = _nothing, groups: int = 1) -> Array:
+    """[K, N] as [panels, K, width], the last panel filled up with zeros, on a 64-byte border.
+
+    Several groups of columns, [K, groups · N], become [panels, K, groups, width].
+    """
     if matrix.ndim != 2 or width < 1:
         raise ValueError(f"an array of {matrix.ndim} axes cannot be packed in panels of {width}")
+    if groups < 1 or matrix.shape[1] % groups:
+        raise ValueError(f"{matrix.shape[1]} columns cannot be divided into {groups} groups")
+    if groups > 1:
+        return _pack_groups(matrix, width, groups, done)
     rows, columns = matrix.shape
     packed = aligned_empty((-(-columns // width), rows, width), matrix.dtype)
     if columns % width:
@@ -119,6 +126,18 @@ def pack_panels(matrix: Array, width: int, done: Done = _nothing) -> Array:
         _pack_transposed(matrix, packed, done)
     elif matrix.size:
         _pack_rows(matrix, packed, done)
+    return packed
+
+
+def _pack_groups(matrix: Array, width: int, groups: int, done: Done) -> Array:
+    """The same columns of each group side by side."""
+    rows, columns = matrix.shape[0], matrix.shape[1] // groups
+    packed = aligned_empty((-(-columns // width), rows, groups, width), matrix.dtype)
+    for number, panel in enumerate(packed):
+        part = matrix.reshape(rows, groups, columns)[:, :, number * width : (number + 1) * width]
+        panel[:, :, : part.shape[2]] = part
+        panel[:, :, part.shape[2] :] = 0
+    done(matrix)
     return packed
 
 

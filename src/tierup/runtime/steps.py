@@ -14,6 +14,7 @@ from tierup.lower.conv import lower_conv
 from tierup.lower.kernel import Kernel, Panels
 from tierup.lower.known import lower_known
 from tierup.lower.matmul import lower_matmul
+from tierup.lower.recurrent import lower_recurrent
 from tierup.lower.rows import lower_rows
 from tierup.lower.scan import lower_scan
 from tierup.lower.scatter import lower_scatter
@@ -31,7 +32,7 @@ from tierup.runtime.guards import DIM_CODES, GuardCode
 _HEAP, _ARENA = 0, 1
 _LOWERINGS = {
     "rows": lower_rows, "matmul": lower_matmul, "conv": lower_conv, "attention": lower_attention, "known": lower_known,
-    "scan": lower_scan, "scatter": lower_scatter,
+    "recurrent": lower_recurrent, "scan": lower_scan, "scatter": lower_scatter,
 }  # fmt: skip
 
 
@@ -103,9 +104,10 @@ class KernelCompiler(PlanCompiler):
             self.programs.append(program)
         return self._slots[text]
 
-    def panels(self, digest: str, width: int) -> int:
+    def panels(self, digest: str, panels: Panels) -> int:
         """The number of a packed constant."""
-        return self.constants.setdefault((digest, width), len(self.constants))
+        key = (digest, panels.width) if panels.groups == 1 else (digest, panels.width, panels.groups)
+        return self.constants.setdefault(key, len(self.constants))
 
 
 class Typical:
@@ -314,12 +316,12 @@ class KernelFunction(FunctionCompiler):
         for position, kernel in enumerate(self._kernels):
             for value in results_of(kernel) if kernel is not None else ():
                 size = self._bytes(value)
-                if value not in beyond and value in last and self._from_inputs(size):
+                if value not in beyond and self._from_inputs(size):
                     assert kernel is not None
                     operands = [owner.get(b, b) for b in kernel.buffers if isinstance(b, int)]
                     # Memory that the kernel reads under two names may be read otherwise under the second.
                     reuses = tuple(v for v in kernel.replaces(value) if operands.count(v) == 1)
-                    requests.append(Request(value, size, position, last[value], reuses))
+                    requests.append(Request(value, size, position, last.get(value, position), reuses))
         self.arena = tuple(requests)
         return plan_memory(requests, self._dims, Typical(self._dims))
 
@@ -363,7 +365,7 @@ class KernelFunction(FunctionCompiler):
         """A register with a dense tensor: what comes from outside or from a call-out may be strided."""
         if isinstance(buffer, Panels):
             register = self.out.value()
-            self.out.emit(StepCode.CONSTANT, register, self.compiler.panels(self._digest(buffer.value), buffer.width))
+            self.out.emit(StepCode.CONSTANT, register, self.compiler.panels(self._digest(buffer.value), buffer))
             return register
         if buffer in self._native:
             return buffer
@@ -398,8 +400,17 @@ class KernelFunction(FunctionCompiler):
         *sizes, scratch, steps, grain = registers
         slot = self.compiler.slot(kernel.program)
         self.placed.append(Placed(region, kernel, slot))
-        has_scratch = kernel.scratch_bytes != 0
-        self.out.emit(StepCode.KERNEL, slot, operands, sizes, scratch if has_scratch else -1, steps, grain)
+        room = scratch if kernel.scratch_bytes != 0 else -1
+        if kernel.rounds is None:
+            self.out.emit(StepCode.KERNEL, slot, operands, sizes, room, steps, grain)
+            return
+        (rounds,) = self._registers_of([kernel.rounds])
+        now, following, one, done = (self.out.dim() for _ in range(4))
+        self.out.dims((DimCode.CONST, now, 0), (DimCode.CONST, following, 1), (DimCode.CONST, one, 1))
+        top = self.out.emit(StepCode.KERNEL, slot, operands, [now, following, *sizes], room, steps, grain)
+        ahead = [(DimCode.ADD, register, register, one) for register in (now, following)]
+        self.out.dims(*ahead, (DimCode.EQ, done, now, rounds))
+        self.out.emit(StepCode.BRANCH_DIM, done, top)
 
     def _checks(self, region: Region) -> Iterator[Dim]:
         """Dims without an answer where the two sides of a product do not fit."""

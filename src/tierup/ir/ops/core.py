@@ -123,20 +123,20 @@ OPS: tuple[Op, ...] = (
         (
             "lstm",
             rules.recurrent(4, 1, (3, 4)),
-            "LSTM over gates[T, B, 4H] (order i o f c; inputs and biases already in), r[4H, H], p[3H] (i o f; [0] for "
-            "no peepholes), h[B, H], c[B, H], lengths[B]; gives y[T, B, H], h, c",
+            "LSTM over gates[T, B, 4H] (order i o f c; inputs and biases already in), r[H, 4H], p[3H] (i o f; [0] for "
+            "no peepholes), h[B, H], c[B, H], lengths[B] ([0]: all rows have T steps); gives y[T, B, H], h, c",
         ),
         (
             "gru",
             rules.recurrent(3, 1, (3,)),
             "GRU over gates[T, B, 3H] (order z r h; inputs and biases already in, but for the recurrent bias of h), "
-            "r[3H, H], that bias[H], h[B, H], lengths[B]; gives y[T, B, H], h",
+            "r[H, 3H], that bias[H], h[B, H], lengths[B] ([0]: all rows have T steps); gives y[T, B, H], h",
         ),
         (
             "rnn",
             rules.recurrent(1, 1, (2,)),
-            "the simple recurrence over gates[T, B, H] (inputs and biases already in), r[H, H], h[B, H], lengths[B]; "
-            "gives y[T, B, H], h",
+            "the simple recurrence over gates[T, B, H] (inputs and biases already in), r[H, H], h[B, H], lengths[B] "
+            "([0]: all rows have T steps); gives y[T, B, H], h",
         ),
     ),
     *_rows(

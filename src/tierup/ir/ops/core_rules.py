@@ -466,16 +466,16 @@ def resize(ctx: Infer) -> list[Out]:
 
 
 def recurrent(gates: int, weights: int, states: tuple[int, ...]) -> Rule:
-    """Inputs: gates[T, B, gates * H], recurrent weights[gates * H, H] at `weights`, states[B, H]; lengths[B] last."""
+    """Inputs: gates[T, B, gates * H], recurrent weights[H, gates * H] at `weights`, states[B, H]; lengths[B] last."""
 
     def rule(ctx: Infer) -> list[Out]:
         x, r, lengths = _known_rank(ctx, 0), _known_rank(ctx, weights), _indices(ctx, len(ctx.inputs) - 1)
         dtype = _same_dtype(ctx, range(len(ctx.inputs) - 1))
         if len(x) != 3 or len(r) != 2 or len(lengths) != 1 or any(len(_known_rank(ctx, i)) != 2 for i in states):
             raise InferError("the ranks must be 3 for the gates, 2 for weights and states, 1 for the lengths")
-        hidden = r[1]
+        hidden = r[0]
         _agree(x[2], ctx.dims.mul(hidden, gates), f"the gates must have {gates} times the hidden size")
-        _agree(r[0], ctx.dims.mul(hidden, gates), f"the weights must have {gates} times the hidden size")
+        _agree(r[1], ctx.dims.mul(hidden, gates), f"the weights must have {gates} times the hidden size")
         state = Out(dtype, (x[1], hidden))
         return [Out(dtype, (*x[:2], hidden)), *(state for _ in states)]
 

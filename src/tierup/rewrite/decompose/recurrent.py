@@ -1,4 +1,4 @@
-"""Recurrent layers: the inputs' products for all steps and directions as one matmul, then a core recurrence for each.
+"""Recurrent layers: the inputs' products for all steps and directions as one matmul, then a recurrence for each.
 
 Everything runs in f32 or better and is rounded once, as a state in a narrow type would drift from step to step.
 """
@@ -12,7 +12,7 @@ import numpy as np
 
 from tierup.ir.graph import Attr, Node, ValueId
 from tierup.ir.ops.recurrent import GATES, Activation, activations
-from tierup.ir.types import Dim, DType
+from tierup.ir.types import Dim
 from tierup.rewrite.decompose.core import Core, Decomposition
 from tierup.rewrite.decompose.nn import ranked
 
@@ -30,7 +30,7 @@ class Layer:
     w: ValueId  # directions, gates · hidden, inputs
     r: ValueId  # directions, gates · hidden, hidden
     bias: ValueId | None  # directions, both biases one behind the other
-    lengths: ValueId
+    lengths: ValueId  # without elements where every row has all steps
     states: tuple[ValueId | None, ...]  # directions, batch, hidden
     peepholes: ValueId | None  # directions, 3 · hidden
 
@@ -58,10 +58,9 @@ def _layer(b: Core, n: Node) -> Layer:
         return None if value is None else b.wide(value)
 
     x = time_first(b.input(n))
-    time, batch, _ = b.shape(x)
     lengths = b.given(n, 4)
     if lengths is None:
-        lengths = b.broadcast(b.scalar(time, DType.I64), (batch,))
+        lengths = b.integers([])
     first = (b.given(n, 5 + i) for i in range(_STATES[n.op]))
     states = tuple(None if state is None else time_first(state) for state in first)
     peepholes = wide(7) if n.op == "onnx.LSTM" else None
@@ -69,24 +68,28 @@ def _layer(b: Core, n: Node) -> Layer:
 
 
 def _products(layer: Layer) -> ValueId:
-    """x · Wᵀ for every step and direction at once: (time, batch, directions · gates · hidden)."""
+    """x · Wᵀ and the biases for every step and direction at once: (time, batch, directions · gates · hidden)."""
     b = layer.b
     directions, rows, columns = b.shape(layer.w)
-    flat = b.reshape(layer.w, (b.dims.mul(directions, rows), columns))
-    return b.matmul(layer.x, b.transpose(flat, (1, 0)))
+    all_rows = b.dims.mul(directions, rows)
+    products = b.matmul(layer.x, b.transpose(b.reshape(layer.w, (all_rows, columns)), (1, 0)))
+    return products if layer.bias is None else b.add(products, b.reshape(_biases(layer, layer.bias), (all_rows,)))
+
+
+def _biases(layer: Layer, both: ValueId) -> ValueId:
+    """The sum of both biases, (directions, gates · hidden), but for what the recurrence needs apart."""
+    b, (directions, rows, _) = layer.b, layer.b.shape(layer.w)
+    inputs, own = b.part(both, 1, 0, rows), b.part(both, 1, rows, b.dims.mul(2, rows))
+    if layer.node.op == "onnx.GRU":  # the reset gate may multiply the bias of the hidden part: the recurrence adds it
+        zeros = layer.zeros(directions, layer.hidden)
+        own = b.concat([b.part(own, 1, 0, b.dims.mul(2, layer.hidden)), zeros], 1)
+    return b.add(inputs, own)
 
 
 def _gates(layer: Layer, products: ValueId, direction: int) -> ValueId:
-    """One direction's part of the products, with the biases that the recurrence does not need apart."""
+    """One direction's part of the products."""
     b, rows = layer.b, layer.b.shape(layer.w)[1]
-    gates = b.part(products, 2, b.dims.mul(rows, direction), b.dims.mul(rows, direction + 1))
-    if layer.bias is None:
-        return gates
-    both = layer.of(layer.bias, direction)
-    inputs, own = b.part(both, 0, 0, rows), b.part(both, 0, rows, b.dims.mul(2, rows))
-    if layer.node.op == "onnx.GRU":  # the reset gate may multiply the bias of the hidden part: the recurrence adds it
-        own = b.concat([b.part(own, 0, 0, b.dims.mul(2, layer.hidden)), layer.zeros(layer.hidden)], 0)
-    return b.add(gates, b.add(inputs, own))
+    return b.part(products, 2, b.dims.mul(rows, direction), b.dims.mul(rows, direction + 1))
 
 
 def _extra(layer: Layer, direction: int) -> list[ValueId]:
@@ -120,7 +123,8 @@ def _recurrence(
     """y (time, batch, hidden) and the last states (batch, hidden) of one direction."""
     shape = (layer.b.shape(layer.x)[1], layer.hidden)
     first = [layer.zeros(*shape) if state is None else layer.of(state, direction) for state in layer.states]
-    inputs = [_gates(layer, products, direction), layer.of(layer.r, direction), *_extra(layer, direction), *first]
+    weights = layer.b.transpose(layer.of(layer.r, direction), (1, 0))
+    inputs = [_gates(layer, products, direction), weights, *_extra(layer, direction), *first]
     name = layer.node.op.removeprefix("onnx.").lower()
     attrs = _attrs(layer.node, functions, direction)
     return layer.b.many(name, 1 + len(first), *inputs, layer.lengths, **attrs)

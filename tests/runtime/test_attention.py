@@ -104,12 +104,37 @@ def draw(b: int, m: int, n: int, mask: str) -> dict[str, np.ndarray]:
 def test_answers(mask: str, joined: bool) -> None:
     compiled = tierup.load(exported(mask=mask, joined=joined), config=tierup.Config(force_tier=1))
     assert compiled.report().fallback_nodes == 0
-    for b, m, n in ((1, 1, 1), (2, 9, 9), (1, 16, 32), (1, 33, 70), (3, 7, 100), (2, 15, 1), (0, 4, 4), (2, 0, 5)):
+    for b, m, n in (
+        (1, 1, 1),
+        (2, 9, 9),
+        (1, 16, 32),
+        (1, 33, 70),
+        (3, 7, 100),
+        (1, 9, 61),
+        (2, 15, 1),
+        (0, 4, 4),
+        (2, 0, 5),
+    ):
         feeds = draw(b, m, n, mask)
         mixed = expected(feeds)
         wanted = mixed.transpose(0, 2, 1, 3).reshape(b, m, HEADS * WIDTH) if joined else np.maximum(mixed, 0)
         # sums of n weights below 1 and products of width 24: some eps of the largest value
         np.testing.assert_allclose(compiled.run(feeds)["y"], wanted, atol=4e-6)
+
+
+@pytest.mark.parametrize("n", [5, 16, 32, 53, 64])
+def test_numbers_of_keys_that_fill_panels_or_do_not(n: int) -> None:
+    """Known beforehand: of wide and narrow panels those that are there, the last one full or not."""
+    proto, sizes = exported(), {"b": 1, "m": 11, "n": n}
+    for given in proto.graph.input:
+        for dim in given.type.tensor_type.shape.dim:
+            if dim.dim_param:
+                dim.dim_value = sizes[dim.dim_param]
+    compiled = tierup.load(proto, config=tierup.Config(force_tier=1))
+    assert compiled.report().fallback_nodes == 0
+    feeds = draw(1, 11, n, "float")
+    wanted = expected(feeds).transpose(0, 2, 1, 3).reshape(1, 11, HEADS * WIDTH)
+    np.testing.assert_allclose(compiled.run(feeds)["y"], wanted, atol=4e-6)
 
 
 def test_a_row_without_a_key_is_what_softmax_makes_of_it() -> None:

@@ -1,12 +1,13 @@
 """An attention region -> one tile program: softmax(q · kᵀ · scale + mask) · v without the matrix of scores.
 
-For each batch and head: k is turned over into panels of keys, once. Then, for a few queries at a time, their scores
-are written to scratch, turned into weights row by row, and multiplied with v; what is in memory are the scores of these
-few queries, which stay in the first-level cache.
+For each batch and head: k is turned over into panels of keys, once; what is left of the wide ones goes into narrow
+ones. Then, for a few queries at a time, their scores are written to scratch, turned into weights some rows at a time,
+and multiplied with v; what is in memory are the scores of these few queries, which stay in the first-level cache.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tierup.ir.dims import DimBuilder
@@ -38,7 +39,9 @@ from tierup.plan.regions import Region
 
 _ROWS = (8, 4, 2, 1)  # queries at a time; 8 rows of two vectors keep both multipliers busy
 _VECTORS = 2  # in a panel of keys, and in one of the columns of v
-_SINGLE = Tile(DType.F32)
+# Rows whose weights are made together: the largest score of one row is waited for while others are looked at. 28 cycles
+# a vector with one row of 128, 19 with four, 18 with eight.
+_WEIGHED_ROWS = 4
 _WORK_FLOPS = 60_000  # less is not worth a fork-join; as for products
 
 
@@ -49,8 +52,12 @@ def lower_attention(graph: Graph, weights: Weights, region: Region, dims: DimBui
 
 @dataclass(frozen=True)
 class _Scratch:
-    """Where things lie in a thread's scratch, in elements: panels of k, scores of the rows at hand, 1 / their sums."""
+    """Where things lie in a thread's scratch, in elements: panels of k, scores of the rows at hand, 1 / their sums.
 
+    `wide` is how many keys lie in wide panels.
+    """
+
+    wide: Dim
     scores: Dim
     row: Dim
     sums: Dim
@@ -82,13 +89,14 @@ class _Attention:
 
     def _lay_out(self) -> _Scratch:
         dims = self._dims
-        row = dims.mul(dims.ceildiv(self._n, self._width), self._width)
+        wide = dims.mul(dims.floordiv(self._n, self._width), self._width)
+        row = dims.mul(dims.ceildiv(self._n, self._lanes), self._lanes)
         scores = dims.mul(row, self._d)
         sums = dims.add(scores, dims.mul(row, _ROWS[0]))
-        return _Scratch(scores, row, sums, dims.add(sums, self._lanes))
+        return _Scratch(wide, scores, row, sums, dims.add(sums, self._lanes))
 
     def kernel(self) -> Kernel:
-        body: list[Statement] = [self._turn_keys()]
+        body: list[Statement] = [self._turn_keys(*panels) for panels in self._panels()]
         begin: Dim = 0
         for rows in _ROWS:
             tiles = self._dims.floordiv(self._dims.sub(self._m, begin), rows)
@@ -101,7 +109,8 @@ class _Attention:
         buffers += [Buffer("out", DType.F32, "out"), Buffer("scratch", DType.F32, "scratch")]
         batch = self._batch or [1]
         grid = tuple(Grid(f"g{axis}", self._sizes.of(size), 1) for axis, size in enumerate(batch))
-        program = TileProgram("attention", tuple(buffers), len(self._sizes.dims), grid, tuple(body), ("n", "e"))
+        vector = (*(axis for axis, *_ in self._panels()), "w", "e")
+        program = TileProgram("attention", tuple(buffers), len(self._sizes.dims), grid, tuple(body), vector)
         flops = self._dims.product([2, self._m, self._n, self._dims.add(self._d, self._e)])
         return Kernel(
             program,
@@ -125,21 +134,32 @@ class _Attention:
         )
         return Index(entries, self._sizes.of(view.offset))
 
-    def _in_panels(self) -> Index:
-        """The keys in scratch: panels of `width` keys, in each the d-th elements of all its keys side by side."""
-        return Index((("n", 1), ("c", self._width)), 0, (("n", self._sizes.of(self._d)),))
+    def _panels(self) -> list[tuple[str, Dim, Dim, int]]:
+        """Loops over all keys: axis, begin, end and keys in a panel; the wide panels are full."""
+        wide = self._scratch.wide
+        panels: list[tuple[str, Dim, Dim, int]] = [("n", 0, wide, self._width), ("l", wide, self._n, self._lanes)]
+        return [panel for panel in panels if panel[1] != panel[2]]
 
-    def _turn_keys(self) -> Loop:
-        tile = Tile(DType.F32, ("c", "n"))
+    def _over_panels(self, axis: str, begin: Dim, end: Dim, width: int, body: Sequence[Statement]) -> Loop:
+        sizes = self._sizes
+        return Loop(axis, sizes.of(end), width, tuple(body), begin=sizes.of(begin), exact=axis == "n")
+
+    def _in_panels(self, axis: str, width: int, inner: str) -> Index:
+        """The keys in scratch: panels of `width` keys, in each the d-th elements of all its keys side by side."""
+        return Index(((axis, 1), (inner, width)), 0, ((axis, self._sizes.of(self._d)),))
+
+    def _turn_keys(self, axis: str, begin: Dim, end: Dim, width: int) -> Loop:
         name = self._names.new("k")
-        turn = (Load(name, tile, "k", self._at(self._k, "n", "c")), Store("scratch", self._in_panels(), name))
+        load = Load(name, Tile(DType.F32, ("c", axis)), "k", self._at(self._k, axis, "c"))
+        turn = (load, Store("scratch", self._in_panels(axis, width, "c"), name))
         inner = Loop("c", self._sizes.of(self._d), self._lanes, turn)
-        return Loop("n", self._sizes.of(self._n), self._width, (inner,))
+        return self._over_panels(axis, begin, end, width, (inner,))
 
     def _rows(self, rows: int, begin: Dim, end: Dim) -> Loop:
         """Everything for `rows` queries at a time."""
         i = f"i{rows}"
-        body = (self._scores(i, rows), self._weigh(rows), self._product(i, rows))
+        scores = (self._scores(i, rows, *panels) for panels in self._panels())
+        body = (*scores, self._weigh(rows), self._product(i, rows))
         return Loop(i, self._sizes.of(end), rows, body, begin=self._sizes.of(begin), exact=True)
 
     def _row_index(self, i: str, column: str) -> Index:
@@ -147,17 +167,16 @@ class _Attention:
         row = self._sizes.of(self._scratch.row)
         return Index(((i, row), (column, 1)), self._sizes.of(self._scratch.scores), ((i, 0),))
 
-    def _scores(self, i: str, rows: int) -> Loop:
-        names, tile = self._names, Tile(DType.F32, (i, "n"))
+    def _scores(self, i: str, rows: int, axis: str, begin: Dim, end: Dim, width: int) -> Loop:
+        names, tile = self._names, Tile(DType.F32, (i, axis))
         zero, old, new, total, q, k = (names.new(hint) for hint in ("zero", "old", "new", "sum", "q", "k"))
         inner = f"d{rows}"
-        panels = Index((("n", 1), (inner, self._width)), 0, (("n", self._sizes.of(self._d)),))
         dot = Loop(
             inner,
             self._sizes.of(self._d),
             1,
             (
-                Load(k, Tile(DType.F32, (inner, "n")), "scratch", panels),
+                Load(k, Tile(DType.F32, (inner, axis)), "scratch", self._in_panels(axis, width, inner)),
                 Load(q, Tile(DType.F32, (i, inner)), "q", self._at(self._q, i, inner)),
                 Dot(new, tile, q, k, old, inner),
             ),
@@ -166,13 +185,13 @@ class _Attention:
             (total,),
         )
         body: list[Statement] = [Fill(zero, tile, 0.0), dot]
-        result = self._maps(body, i, total)
-        body.append(Store("scratch", self._row_index(i, "n"), result))
-        return Loop("n", self._sizes.of(self._n), self._width, tuple(body))
+        result = self._maps(body, i, axis, total)
+        body.append(Store("scratch", self._row_index(i, axis), result))
+        return self._over_panels(axis, begin, end, width, body)
 
-    def _maps(self, body: list[Statement], i: str, total: str) -> str:
+    def _maps(self, body: list[Statement], i: str, axis: str, total: str) -> str:
         """What happens to the scores before the softmax: scale, mask. Factors of q and k are applied here."""
-        tile = Tile(DType.F32, (i, "n"))
+        tile = Tile(DType.F32, (i, axis))
         for op, number in (*self._q.factors, *self._k.factors):
             factor, scaled = self._names.new("f"), self._names.new("t")
             body += [Fill(factor, Tile(DType.F32), number), Map(scaled, tile, op, (total, factor))]
@@ -180,14 +199,14 @@ class _Attention:
         values: dict[ValueId, tuple[str, Tile]] = {self._roles.scores: (total, tile)}
         last = self._roles.scores
         for node in self._roles.maps:
-            arguments = [self._argument(body, values, value, i) for value in node.inputs if value is not None]
+            arguments = [self._argument(body, values, value, (i, axis)) for value in node.inputs if value is not None]
             assert node.outputs[0] is not None
             last = node.outputs[0]
             values[last] = map_statement(body, self._names, node, arguments, self._dtype(last))
         return values[last][0]
 
     def _argument(
-        self, body: list[Statement], values: dict[ValueId, tuple[str, Tile]], value: ValueId, i: str
+        self, body: list[Statement], values: dict[ValueId, tuple[str, Tile]], value: ValueId, axes: tuple[str, str]
     ) -> tuple[str, Tile]:
         if value in values:
             return values[value]
@@ -200,38 +219,38 @@ class _Attention:
         view = self._views.broadcast(value, (*self._batch, self._m, self._n))
         assert view is not None
         buffer = self._operands.setdefault(view.base, f"m{len(self._operands)}")
-        present = [axis for axis, stride in zip((i, "n"), view.strides[-2:], strict=True) if stride != 0]
+        present = [axis for axis, stride in zip(axes, view.strides[-2:], strict=True) if stride != 0]
         tile = Tile(dtype, tuple(present))
-        body.append(Load(name, tile, buffer, self._at(view, i, "n")))
+        body.append(Load(name, tile, buffer, self._at(view, *axes)))
         values[value] = (name, tile)
         return values[value]
 
     def _weigh(self, rows: int) -> Loop:
-        """Row by row: the largest score, then exp(score - largest), and one over their sum."""
+        """Some rows at a time: the largest score, then exp(score - largest), and one over their sum."""
         names, r = self._names, f"r{rows}"
-        vector, single = Tile(DType.F32, ("n",)), Tile(DType.F32)
-        row = Index(((r, self._sizes.of(self._scratch.row)), ("n", 1)), self._sizes.of(self._scratch.scores))
+        vector, single = Tile(DType.F32, (r, "w")), Tile(DType.F32, (r,))
+        row = Index(((r, self._sizes.of(self._scratch.row)), ("w", 1)), self._sizes.of(self._scratch.scores))
         least, old, score, new, tops, top = (names.new(h) for h in ("least", "old", "s", "new", "tops", "top"))
         shift: list[Statement] = []
         largest = Loop(
-            "n",
+            "w",
             self._sizes.of(self._n),
-            self._width,
+            self._lanes,
             (Load(score, vector, "scratch", row, float("-inf")), Map(new, vector, "max", (old, score))),
             ((old, least),),
             (new,),
             (tops,),
         )
-        shifted = self._row_maps(shift, self._roles.shift, top)
+        shifted = self._row_maps(shift, self._roles.shift, top, single)
         zero, before, again, less, weight, after, sums, total, one, inverse = (
             names.new(h) for h in ("zero", "before", "s", "less", "w", "after", "sums", "total", "one", "inverse")
         )
         divide: list[Statement] = []
-        divisor = self._row_maps(divide, self._roles.divisor, total)
+        divisor = self._row_maps(divide, self._roles.divisor, total, single)
         weigh = Loop(
-            "n",
+            "w",
             self._sizes.of(self._n),
-            self._width,
+            self._lanes,
             (
                 Load(again, vector, "scratch", row),
                 Map(less, vector, "sub", (again, shifted)),
@@ -247,31 +266,31 @@ class _Attention:
         body = (
             Fill(least, vector, float("-inf")),
             largest,
-            Reduce(top, single, "max", tops, "n"),
+            Reduce(top, single, "max", tops, "w"),
             *shift,
             Fill(zero, vector, 0.0),
             weigh,
-            Reduce(total, single, "sum", sums, "n"),
+            Reduce(total, single, "sum", sums, "w"),
             *divide,
             Fill(one, single, 1.0),
             Map(inverse, single, "div", (one, divisor)),
-            *(self._finish(row, inverse) if self._roles.after else ()),
+            *(self._finish(row, vector, inverse) if self._roles.after else ()),
             Store("scratch", Index(((r, 1),), self._sizes.of(self._scratch.sums)), left),
         )
-        return Loop(r, rows, 1, body)
+        return Loop(r, rows, min(rows, _WEIGHED_ROWS), body)
 
-    def _finish(self, row: Index, inverse: str) -> tuple[Statement, ...]:
+    def _finish(self, row: Index, vector: Tile, inverse: str) -> tuple[Statement, ...]:
         """Maps on the weights themselves need them divided before the product, in a pass of their own."""
-        vector, raw, weight = Tile(DType.F32, ("n",)), self._names.new("w"), self._names.new("w")
+        raw, weight = self._names.new("w"), self._names.new("w")
         body: list[Statement] = [
             Load(raw, vector, "scratch", row),
             Map(weight, vector, "mul", (raw, inverse)),
         ]
         result = self._row_maps(body, self._roles.after, weight, vector)
         body.append(Store("scratch", row, result))
-        return (Loop("n", self._sizes.of(self._n), self._width, tuple(body)),)
+        return (Loop("w", self._sizes.of(self._n), self._lanes, tuple(body)),)
 
-    def _row_maps(self, body: list[Statement], nodes: tuple[Node, ...], reduced: str, tile: Tile = _SINGLE) -> str:
+    def _row_maps(self, body: list[Statement], nodes: tuple[Node, ...], reduced: str, tile: Tile) -> str:
         """Maps on one value: the largest score of a row, the sum of its weights, the weights. Some exporters treat rows
         in which nothing is left apart."""
         values: dict[ValueId, tuple[str, Tile]] = {}

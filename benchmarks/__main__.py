@@ -5,37 +5,37 @@ from __future__ import annotations
 import argparse
 import json
 import subprocess
+import time
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from benchmarks.callers import callers_benchmark
+from benchmarks.cases import check_names
+from benchmarks.effort import CONTENDERS, Effort
 from benchmarks.load import load_benchmark
-from benchmarks.models import CONTENDERS, TRAFFIC_CALLS, Effort, models_benchmark, traffic_benchmark
+from benchmarks.models import models_benchmark, real_benchmark
 from benchmarks.overhead import overhead_benchmark
 from benchmarks.products import products_benchmark
+from benchmarks.signatures import signatures_benchmark
+from benchmarks.traffic import traffic_benchmark
 from tierup.profile.machine import identify
 
-BENCHMARKS: dict[str, Callable[[Effort], dict[str, object]]] = {
-    "overhead": lambda effort: overhead_benchmark(effort.rounds or 5),
-    "products": lambda effort: products_benchmark(effort.rounds or 5),
-    "models": models_benchmark,
-    "traffic": traffic_benchmark,
-    "load": lambda effort: load_benchmark(effort.rounds or 5),
+BENCHMARKS: dict[str, tuple[Callable[[Effort], dict[str, object]], str]] = {
+    "overhead": (overhead_benchmark, "one call around no work, beside ONNX Runtime"),
+    "signatures": (signatures_benchmark, "what the first call of a length costs above the next ones"),
+    "callers": (callers_benchmark, "one and two callers of one model at the same time, beside ONNX Runtime"),
+    "products": (products_benchmark, "matrix products against the roofline of the same run"),
+    "models": (models_benchmark, "made models, settled, beside all peers"),
+    "real": (real_benchmark, "published models, settled, beside all peers"),
+    "traffic": (traffic_benchmark, "lengths that change, in cold processes with a warm and with an empty cache"),
+    "load": (load_benchmark, "import, load, first answer and memory of the published models, beside ONNX Runtime"),
 }
+QUICK = {"rounds": 3, "seconds": 0.1, "starts": 1, "calls": 300, "contenders": "onnxruntime,openvino"}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("names", nargs="*", choices=[[], *BENCHMARKS], default=[], metavar="NAME", help=listed())
-    parser.add_argument("--rounds", type=int, help="rounds of each; a few quick ones say little")
-    parser.add_argument("--seconds", type=float, default=0.5, help="length of a round of `models` (0.5)")
-    parser.add_argument("--starts", type=int, default=3, help="fresh processes for first answers (3)")
-    parser.add_argument("--calls", type=int, default=TRAFFIC_CALLS, help=f"calls of `traffic` ({TRAFFIC_CALLS})")
-    parser.add_argument("--cases", default="", help="of `models`, separated by commas: mlp-64, or mlp for all of it")
-    parser.add_argument("--contenders", default=CONTENDERS, help=f"separated by commas ({CONTENDERS})")
-    parser.add_argument("--json", type=Path, help="also write all figures to this file")
-    parser.add_argument("--plot", type=Path, help="also draw `models`, as SVG")
-    arguments = parser.parse_args()
+    arguments = parse()
     effort = Effort(
         cases=tuple(filter(None, arguments.cases.split(","))),
         contenders=arguments.contenders,
@@ -45,17 +45,50 @@ def main() -> None:
         calls=arguments.calls,
         plot=arguments.plot,
     )
+    check_names(effort.cases)
     head = heading()
     print(", ".join(f"{key} {text}" for key, text in head.items()))
     record: dict[str, object] = {"heading": head}
     for name in arguments.names or BENCHMARKS:
-        record[name] = BENCHMARKS[name](effort)
+        began = time.monotonic()
+        record[name] = BENCHMARKS[name][0](effort)
+        print(f"\n{name} took {(time.monotonic() - began) / 60:.1f} minutes", flush=True)
         if arguments.json:  # after each: a long run that is cut off has not been for nothing
             arguments.json.write_text(json.dumps(record, indent=1))
 
 
-def listed() -> str:
-    return f"of {', '.join(BENCHMARKS)}"
+def parse() -> argparse.Namespace:
+    """The command line; `--quick` only changes what is not said explicitly."""
+    described = parser()
+    if described.parse_args().quick:
+        described.set_defaults(**QUICK)
+    return described.parse_args()
+
+
+def parser() -> argparse.ArgumentParser:
+    listed = "\n".join(f"  {name:11} {text}" for name, (_, text) in BENCHMARKS.items())
+    found = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description=__doc__,
+        epilog=f"benchmarks:\n{listed}\n\nexample: python -m benchmarks models --cases mlp,bert_mini-16 --quick",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = found.add_argument
+    add("names", nargs="*", choices=[[], *BENCHMARKS], default=[], metavar="NAME", help="one of those below")
+    add("--quick", action="store_true", help=f"a short look, which says little: {_quick_text()}")
+    add("--rounds", type=int, help="rounds of each")
+    add("--seconds", type=float, default=0.5, help="length of a round of `models` and `real` (0.5)")
+    add("--starts", type=int, default=3, help="fresh processes for first answers (3)")
+    add("--calls", type=int, help="calls of `traffic` (2000)")
+    add("--cases", default="", help="of `models`, `real`, `traffic` and `load`: mlp-64,silero_vad; mlp means all of it")
+    add("--contenders", default=CONTENDERS, help=f"separated by commas ({CONTENDERS})")
+    add("--json", type=Path, help="also write all figures to this file")
+    add("--plot", type=Path, help="also draw `models` as SVG, and `real` beside it")
+    return found
+
+
+def _quick_text() -> str:
+    return " ".join(f"--{name} {value}" for name, value in QUICK.items())
 
 
 def heading() -> dict[str, str]:

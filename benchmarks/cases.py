@@ -1,6 +1,7 @@
-"""The models that figures are shown for, and the shapes that they are called with.
+"""The models that figures are shown for, and what they are called with.
 
-Models are exported by `make_models.py` into .models/made, once.
+Made ones are exported by `make_models.py` into .models/made, once, and get drawn inputs in the shapes given here. Real
+ones are fetched into .models by tests/models, and get the inputs kept there.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+
+from tests.models import catalog as real
 
 ROOT = Path(__file__).parent.parent
 MADE = ROOT / ".models" / "made"
@@ -26,6 +29,15 @@ class Case:
     name: str
     model: str
     shapes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class RealCase:
+    """One published model, and the file with its inputs where there is one."""
+
+    name: str
+    path: Path
+    inputs: Path | None
 
 
 CASES = (
@@ -44,12 +56,28 @@ CASES = (
 
 
 def choose(names: Iterable[str]) -> list[Case]:
-    """The cases with these names, or of these models; all of them where none is named."""
-    wanted = list(names)
-    for name in wanted:
-        if not any(name in (case.name, case.model) for case in CASES):
-            sys.exit(f"there is no case '{name}'; there are {', '.join(case.name for case in CASES)}")
-    return [case for case in CASES if not wanted or {case.name, case.model} & set(wanted)]
+    """The made cases with these names, or of these models; all of them where none is named."""
+    wanted = set(names)
+    return [case for case in CASES if not wanted or {case.name, case.model} & wanted]
+
+
+def real_cases(names: Iterable[str]) -> list[RealCase]:
+    """The real models with these names, fetched; all of them where none is named."""
+    wanted = set(names)
+    found = []
+    for name in real.NAMES:
+        if not wanted or name in wanted:
+            inputs = real.HERE / "inputs" / f"{name}.npz"
+            found.append(RealCase(name, real.model_path(name), inputs if inputs.exists() else None))
+    return found
+
+
+def check_names(names: Iterable[str]) -> None:
+    """Ends the program where a name is no case of any benchmark."""
+    known = {*real.NAMES, *(name for case in CASES for name in (case.name, case.model))}
+    for name in names:
+        if name not in known:
+            sys.exit(f"there is no case '{name}'; there are {', '.join(sorted(known))}")
 
 
 def model_path(model: str) -> Path:

@@ -17,26 +17,29 @@ import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks.cases import real_cases
+from benchmarks.effort import Effort
 from benchmarks.rounds import Figures, middle, spread
 
 CONTENDERS = ("tierup cold", "tierup warm", "onnxruntime")
+ROUNDS = 3
 
 
-def load_benchmark(rounds: int = 5) -> dict[str, object]:
+def load_benchmark(effort: Effort) -> dict[str, object]:
     """Prints one row a model and contender: median milliseconds with quartiles, and MiB."""
-    from tests.models.catalog import HERE, NAMES, model_path
-
     print("\nfrom the start of the process, ms: median (quartiles); memory above what importing NumPy takes, MiB")
     print(f"{'model':20} {'contender':12} {'import':>7} {'load':>7} {'first answer':>22} {'peak':>7}")
     record: dict[str, object] = {}
-    for name in NAMES:
-        results = _rounds(model_path(name), HERE / "inputs" / f"{name}.npz", rounds)
-        record[name] = results
+    for case in real_cases(effort.cases):
+        if case.inputs is None:
+            continue
+        results = _rounds(case.path, case.inputs, effort.rounds or ROUNDS)
+        record[case.name] = results
         for contender, figures in results.items():
             low, high = spread(figures["total_ms"])
             total = f"{middle(figures['total_ms']):.0f} ({low:.0f}-{high:.0f})"
             parts = " ".join(f"{middle(figures[key]):7.0f}" for key in ("import_ms", "load_ms"))
-            print(f"{name:20} {contender:12} {parts} {total:>22} {middle(figures['peak_mib']):7.0f}")
+            print(f"{case.name:20} {contender:12} {parts} {total:>22} {middle(figures['peak_mib']):7.0f}")
     return record
 
 

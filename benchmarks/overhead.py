@@ -9,12 +9,13 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
+from benchmarks.effort import Effort
 from benchmarks.rounds import interleaved, middle, spread
 
 CONTENDERS = ("tierup keywords", "tierup", "tierup session", "onnxruntime")
 
 
-def overhead_benchmark(rounds: int = 5) -> dict[str, object]:
+def overhead_benchmark(effort: Effort) -> dict[str, object]:
     """Prints one row a contender: median microseconds with quartiles."""
     with tempfile.TemporaryDirectory() as folder:
         model, inputs = Path(folder) / "identity.onnx", Path(folder) / "inputs.npz"
@@ -22,7 +23,7 @@ def overhead_benchmark(rounds: int = 5) -> dict[str, object]:
         graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "identity", value[:1], value[1:])
         onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), model)
         np.savez(inputs, x=np.ones(1, np.float32))
-        results = interleaved(CONTENDERS, model, inputs, rounds)
+        results = interleaved(CONTENDERS, model, inputs, effort.rounds or 5)
     print("\none call of an Identity model, µs: median (quartiles)")
     for contender, figures in results.items():
         low, high = spread(figures["call_s"])

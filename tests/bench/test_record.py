@@ -27,6 +27,14 @@ def test_a_p99_of_few_calls_is_the_slowest() -> None:
     assert figures([np.array([1000, 5000])], "median", "1", {}, []).p99_us == 5.0
 
 
+def test_late_calls_are_those_that_began_a_second_after_the_first_of_their_run() -> None:
+    rounds = [np.array([900_000_000, 99_000_000, 5_000_000, 7000]), np.array([2_000_000_000, 6000, 3000])]
+    found = figures(rounds, "total", "1", {}, [])
+    assert found.late_p999_us == 7.0
+    assert figures(rounds[1:], "total", "1", {}, []).late_p999_us == 6.0
+    assert figures([np.array([1000, 5000])], "total", "1", {}, []).late_p999_us is None
+
+
 def test_the_ratio_is_made_round_by_round() -> None:
     ratio, why = best_peer([entry("tierup", [1, 2, 1]), entry("onnxruntime", [3, 2, 3]), entry("openvino", [9, 9, 9])])
     assert why is None

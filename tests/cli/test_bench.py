@@ -73,14 +73,33 @@ def test_rounds_beside_onnx_runtime(path: Path, tmp_path: Path) -> None:
     assert ElementTree.parse(tmp_path / "p.svg").getroot().tag.endswith("svg")
 
 
-def test_traffic(path: Path) -> None:
-    output, record = bench(path, "--against", "onnxruntime", "--traffic", "ids=1,2..9", "--calls", "50")
+@pytest.mark.parametrize("cache", ["warm", "empty"])
+def test_traffic(path: Path, cache: str) -> None:
+    traffic = ("--traffic", "ids=1,2..9", "--calls", "50", "--cache", cache)
+    output, record = bench(path, "--against", "onnxruntime", *traffic)
     assert record["kind"] == "traffic"
+    assert record["cache"] == cache
     for row in record["entries"].values():
         assert row["figures"]["calls"] == 100  # two runs
         assert row["figures"]["answers"]["agrees"] is True
         assert row["figures"]["first_answer"]["total_ms"]["median"] > 0
     assert "p99.9" in output
+
+
+@pytest.mark.parametrize(("cache", "found"), [("warm", [False, True, True]), ("empty", [False, False])])
+def test_traffic_finds_on_disk_what_it_says(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: str, found: list[bool]
+) -> None:
+    """Whether the processes of two runs found a plan when they began, in their order, the one that fills first."""
+    body = (
+        "from pathlib import Path\n"
+        "filled = any(Path(job['cache']).glob('**/plans/**/*'))\n"
+        f"with open({str(tmp_path / 'found')!r}, 'a') as log: log.write(f'{{filled}}\\n')"
+    )
+    monkeypatch.setattr(process_module, "WORKER", script(tmp_path, body))
+    monkeypatch.setenv("TIERUP_FORCE_TIER", "1")
+    bench(path, "--against", "", "--traffic", "ids=1,2..9", "--calls", "5", "--cache", cache)
+    assert (tmp_path / "found").read_text().split() == [str(one) for one in found]
 
 
 def test_recorded_traffic(path: Path, tmp_path: Path) -> None:

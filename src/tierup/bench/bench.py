@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import shutil
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,7 +20,7 @@ from tierup.bench.answers import compare, read_answers
 from tierup.bench.contenders import Contender, Settings
 from tierup.bench.draw import write_sets
 from tierup.bench.process import Job, Lost, Memory, Process, Start, machine_cpu_s
-from tierup.bench.record import OURS, Entry, MemoryUse, Record, best_peer, missing
+from tierup.bench.record import OURS, Cache, Entry, MemoryUse, Record, best_peer, missing
 from tierup.config import Config
 from tierup.ir.types import Array
 from tierup.profile.machine import identify
@@ -53,7 +54,6 @@ class Bench:
         self.threads = Config().threads or 1
         self.inputs = {name: f"{array.dtype}{list(array.shape)}" for name, array in sets[0].items()}
         self.entries: dict[str, Entry] = {}
-        self._answers: dict[str, list[Array]] = {}
         self._busy_s, self._own_s, self._passed_s = 0.0, 0.0, 0.0
         write_sets(folder, sets)
 
@@ -81,16 +81,21 @@ class Bench:
         return msgspec.structs.replace(job, **changes)
 
     def warm_cache(self, contender: Contender) -> str:
-        """The folder that a contender keeps between its processes here, if it must be told one."""
-        if contender.cache != "told":
-            return ""
+        """The folder that a contender keeps between its processes, if it must be told one."""
+        return self.filled_cache(contender) if contender.cache == "told" else ""
+
+    def filled_cache(self, contender: Contender) -> str:
+        """The folder of this benchmark that a contender keeps between its processes, if it can be told one."""
         folder = self.folder / f"cache-{contender.name}"
-        folder.mkdir(exist_ok=True)
-        return str(folder)
+        return str(folder) if folder.is_dir() else self._new_cache(contender, folder)
 
     def empty_cache(self, contender: Contender) -> str:
-        """A new folder. Tierup finds in it what is known of the machine, as on one where it ran other models."""
-        folder = self.folder / f"cold-{contender.name}"
+        """A new folder."""
+        folder = Path(tempfile.mkdtemp(prefix=f"cold-{contender.name}-", dir=self.folder)) / "cache"
+        return self._new_cache(contender, folder)
+
+    def _new_cache(self, contender: Contender, folder: Path) -> str:
+        """Tierup finds in it what is known of the machine, as on one where it ran other models."""
         folder.mkdir()
         data_dir = Config().data_dir
         if contender.name == OURS and data_dir is not None and (data_dir / "machines").is_dir():
@@ -127,28 +132,29 @@ class Bench:
             workers_peak_bytes=process.workers_peak_bytes,
         )
 
-    def keep_answers(self, contender: Contender) -> None:
-        """Reads the answers that a contender wrote."""
+    def answers(self) -> list[Array]:
+        """The answers that the contender wrote which was asked last."""
         try:
-            self._answers[contender.name] = read_answers(self.folder / ANSWERS)
+            return read_answers(self.folder / ANSWERS)
         except ValueError as error:
             raise Lost(f"its answers cannot be read: {error}") from None
 
-    def compare_answers(self) -> None:
+    def compare_answers(self, answers: Mapping[str, list[Array]]) -> None:
         """Fills in how the answers of those that were measured compare."""
         figures = {name: entry.figures for name, entry in self.entries.items() if entry.figures is not None}
-        answers = {name: self._answers[name] for name in figures}
+        found = {name: answers[name] for name in figures}
         precisions = {name: self.entries[name].precision for name in figures}
-        for name, agreement in compare(answers, precisions, self.options.quantised).items():
+        for name, agreement in compare(found, precisions, self.options.quantised).items():
             figures[name].answers = agreement
 
-    def record(self, kind: Literal["rounds", "traffic"]) -> Record:
+    def record(self, kind: Literal["rounds", "traffic"], cache: Cache | None = None) -> Record:
         entries = [self.entries[contender.name] for contender in self.options.contenders]
         ratio, why = best_peer(entries)
         identity = identify()
         others_s = max(0.0, self._busy_s - self._own_s)
         return Record(
             kind=kind,
+            cache=cache,
             model=str(self.options.model),
             inputs=self.inputs,
             machine=f"{identity.name} family {identity.family} model {identity.model}",

@@ -16,6 +16,10 @@ from tierup.bench.contenders import Contender, Settings
 from tierup.ir.types import Array
 
 OURS = "tierup"
+LATE_S = 1.0  # after which a cold process should have found its feet
+
+Cache = Literal["warm", "empty"]
+"""What a cold process finds on disk: what a run before it left there, or nothing."""
 
 
 class Spread(msgspec.Struct, frozen=True):
@@ -69,6 +73,8 @@ class Figures(msgspec.Struct, kw_only=True):
     p99_us: float
     """Of all calls: a call that was made; of fewer than 100, the slowest."""
     p999_us: float
+    late_p999_us: float | None
+    """The same of the calls that began a second or more after the first one of their round or run; None if none did."""
     total_s: Spread
     """Over runs, of all calls of the traffic; over rounds, of the calls that were made."""
     series: list[float]
@@ -102,6 +108,8 @@ class Record(msgspec.Struct, kw_only=True):
     """One benchmark of one model."""
 
     kind: Literal["rounds", "traffic"]
+    cache: Cache | None = None
+    """Of the processes of a traffic; None with rounds."""
     model: str
     inputs: dict[str, str]
     machine: str
@@ -143,6 +151,7 @@ def figures(
     every = np.concatenate(rounds_ns)
     medians = [float(np.median(times)) / 1e3 for times in rounds_ns]
     totals = [float(times.sum()) / 1e9 for times in rounds_ns]
+    late = np.concatenate([times[np.cumsum(times) - times >= LATE_S * 1e9] for times in rounds_ns])
     return Figures(
         version=version,
         settings=settings,
@@ -151,6 +160,7 @@ def figures(
         call_us=spread(medians),
         p99_us=_tail(every, 0.99),
         p999_us=_tail(every, 0.999),
+        late_p999_us=_tail(late, 0.999) if late.size else None,
         total_s=spread(totals),
         series=medians if series_of == "median" else totals,
     )

@@ -55,10 +55,11 @@ def measure_rounds(options: Options, sets: Sequence[Mapping[str, Array]]) -> Rec
                 except Lost as lost:
                     bench.entries[contender.name] = failed(contender, str(lost))
                     runners.pop(contender).process.close()
+        answers: dict[str, list[Array]] = {}
         for contender, runner in runners.items():
-            bench.entries[contender.name] = _finish(bench, contender, runner)
+            bench.entries[contender.name] = _finish(bench, contender, runner, answers)
         processes.close()
-        bench.compare_answers()
+        bench.compare_answers(answers)
         if options.starts:
             measure_starts(bench, {contender: runner.settings for contender, runner in runners.items()})
         return bench.record("rounds")
@@ -92,13 +93,13 @@ def _run_round(bench: Bench, runner: _Runner) -> None:
     runner.rounds_ns.append(bench.times(TIMES))
 
 
-def _finish(bench: Bench, contender: Contender, runner: _Runner) -> Entry:
-    """Figures, memory and answers, taken after the last round: from the kernels that were measured."""
+def _finish(bench: Bench, contender: Contender, runner: _Runner, answers: dict[str, list[Array]]) -> Entry:
+    """Figures, memory and (into `answers`) answers, taken after the last round: from the kernels that were measured."""
     process = runner.process
     process.resume()
     try:
         process.ask("answer", Done, answers=ANSWERS)
-        bench.keep_answers(contender)
+        answers[contender.name] = bench.answers()
         memory = bench.memory(process, runner.start)
     except Lost as lost:
         return failed(contender, str(lost))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeVar
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from tierup.bench.contenders import Contender, Settings
 from tierup.bench.process import Lost, Process, Start
 from tierup.bench.record import FirstAnswer, failed, spread
 
+T = TypeVar("T")
 Stages = tuple[float, float, float, float]
 
 
@@ -65,7 +67,7 @@ def _start(bench: Bench, contender: Contender, settings: Settings, cache: str, c
         return None
 
 
-def rotated(contenders: Iterable[Contender], turn: int) -> list[Contender]:
+def rotated(contenders: Iterable[T], turn: int) -> list[T]:
     """The order of one round: it turns, so that nobody is always first."""
     order = list(contenders)
     at = turn % len(order) if order else 0

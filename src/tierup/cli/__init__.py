@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -77,6 +77,12 @@ def bench(
         str | None,
         typer.Option(metavar="T", help="Calls of changing shapes: NAME=1,8..128 draws sizes; a .jsonl lists shapes."),
     ] = None,
+    cache: Annotated[
+        Literal["warm", "empty"],
+        typer.Option(
+            help="What the cold processes of a traffic find on disk: what a run before them left, or nothing."
+        ),
+    ] = "warm",
     calls: Annotated[
         int | None, typer.Option(min=1, max=1_000_000, help="Calls of the traffic.", show_default="2000, or the file's")
     ] = None,
@@ -108,6 +114,7 @@ def bench(
         files=input or [],
         shapes=shape or [],
         traffic=traffic,
+        cache=cache,
         calls=calls,
         sets=sets,
         seed=seed,

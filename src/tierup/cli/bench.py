@@ -15,7 +15,7 @@ from tierup.bench.bench import Options
 from tierup.bench.contenders import choose
 from tierup.bench.draw import Feeds, draw_sets, draw_traffic, index_bounds, is_quantised
 from tierup.bench.plot import plot
-from tierup.bench.record import OURS, Entry, Figures, Record
+from tierup.bench.record import OURS, Cache, Entry, Figures, Record
 from tierup.bench.replay import measure_traffic
 from tierup.bench.rounds import measure_rounds
 from tierup.bench.text import digits, spread_text, time_text
@@ -40,6 +40,7 @@ class Request:
     files: list[str]
     shapes: list[str]
     traffic: str | None
+    cache: Cache
     calls: int | None
     sets: int
     seed: int
@@ -73,7 +74,7 @@ def bench_model(path: Path, request: Request, json_file: Path | None, plot_file:
     )
     if traffic:
         calls = traffic.shapes(request.calls, request.seed, TRAFFIC_CALLS)
-        record = measure_traffic(options, *inputs.for_traffic(calls))
+        record = measure_traffic(options, *inputs.for_traffic(calls), (request.cache,))[request.cache]
     else:
         record = measure_rounds(options, inputs.for_rounds())
     print_record(console, record)
@@ -131,7 +132,9 @@ class Inputs:
 def print_record(console: Console, record: Record) -> None:
     """The table, the ratio, and whatever a reader must know about them."""
     given = ", ".join(f"{name} {text}" for name, text in record.inputs.items())
-    rounds = f"{record.rounds} runs" if record.kind == "traffic" else f"{record.rounds} rounds of {record.seconds:g} s"
+    rounds = f"{record.rounds} rounds of {record.seconds or 0:g} s"
+    if record.kind == "traffic":
+        rounds = f"{record.rounds} cold processes with {'a warm' if record.cache == 'warm' else 'an empty'} cache"
     console.print(f"[bold]{escape(record.model)}[/bold]  {escape(given)}", highlight=False)
     console.print(f"{escape(record.machine)}, {record.threads} threads, {rounds}", highlight=False)
     console.print(_traffic_table(record) if record.kind == "traffic" else _rounds_table(record))
@@ -177,7 +180,9 @@ def _rounds_table(record: Record) -> Table:
 
 
 def _traffic_table(record: Record) -> Table:
-    table = _table("contender", "all calls", "p50", "p99", "p99.9", "first answer", "peak", "workers", "answers")
+    table = _table(
+        "contender", "all calls", "p50", "p99", "p99.9", "after 1 s", "first answer", "peak", "workers", "answers"
+    )
     for entry in record.entries:
         found = entry.figures
         if found is None:
@@ -190,6 +195,7 @@ def _traffic_table(record: Record) -> Table:
             time_text(found.call_us.median),
             time_text(found.p99_us),
             time_text(found.p999_us),
+            "-" if found.late_p999_us is None else time_text(found.late_p999_us),
             f"{found.first_answer.total_ms.median:.0f} ms" if found.first_answer else "-",
             *_memory_cells(found),
             _answers_cell(entry.contender, found),

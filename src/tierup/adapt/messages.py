@@ -15,7 +15,9 @@ import msgspec
 from msgspec import Meta
 
 from tierup.adapt.proof import REASON_LIMIT_CHARS, Proof
+from tierup.adapt.tensors import TensorData
 from tierup.codegen.target import Target
+from tierup.events import Compared
 
 MESSAGE_LIMIT_BYTES = 64 << 20
 
@@ -52,7 +54,33 @@ class Prove(msgspec.Struct, frozen=True, tag="prove", forbid_unknown_fields=True
     target: Target
 
 
-Job = Compile | PlanModel | Prove
+_Shapes = Annotated[tuple[Annotated[tuple[int, ...], Meta(max_length=64)], ...], Meta(max_length=4096)]
+
+
+class CallRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A call to try plans on: the shapes of its inputs (None: any that the model can have), and the inputs where they
+    were sampled."""
+
+    signature: _Shapes | None
+    inputs: Annotated[tuple[TensorData, ...], Meta(max_length=4096)] = ()
+
+
+class TryPlan(msgspec.Struct, frozen=True, tag="try", forbid_unknown_fields=True):
+    """Time a plan against the one that answers now. `entry` is the candidate's, with kernels; `incumbent` the
+    signatures of the plan in the cache that answers now, None if that is the baseline."""
+
+    path: str
+    stamp: tuple[int, ...] | None
+    cache_dir: str
+    parts: dict[str, str]
+    threads: Annotated[int, Meta(ge=1, le=1024)]
+    entry: bytes
+    incumbent: Annotated[tuple[_Shapes, ...], Meta(max_length=64)] | None
+    calls: Annotated[tuple[CallRecord, ...], Meta(min_length=1, max_length=16)]
+    budget_s: Annotated[float, Meta(gt=0, le=600)]
+
+
+Job = Compile | PlanModel | Prove | TryPlan
 
 
 class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -97,9 +125,15 @@ class PlannedModel(msgspec.Struct, frozen=True, tag="planned", forbid_unknown_fi
     cases: Annotated[tuple[PlacedCase, ...], Meta(max_length=65_536)] = ()
 
 
-Reply = Compiled | PlannedModel | Proof | Failure
+class TriedPlan(msgspec.Struct, frozen=True, tag="tried plan", forbid_unknown_fields=True):
+    """What was measured for each call."""
+
+    compared: Annotated[tuple[Compared, ...], Meta(max_length=16)]
+
+
+Reply = Compiled | PlannedModel | Proof | TriedPlan | Failure
 REPLIES: msgspec.msgpack.Decoder[Ready | Reply] = msgspec.msgpack.Decoder(
-    Ready | Compiled | PlannedModel | Proof | Failure
+    Ready | Compiled | PlannedModel | Proof | TriedPlan | Failure
 )
 REQUESTS: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)
 
@@ -112,6 +146,8 @@ def fits(job: Job, reply: Reply) -> bool:
         return isinstance(reply, PlannedModel)
     if isinstance(job, Prove):
         return isinstance(reply, Proof)
+    if isinstance(job, TryPlan):
+        return isinstance(reply, TriedPlan) and len(reply.compared) == len(job.calls)
     return isinstance(reply, Compiled) and len(reply.codes) == len(job.programs)
 
 

@@ -18,12 +18,15 @@ from typing import Any
 from tierup.adapt.messages import (
     Compile,
     Compiled,
+    Failure,
     Job,
     PlanModel,
     PlannedModel,
     Prove,
     Ready,
     Reply,
+    TriedPlan,
+    TryPlan,
     failure,
     pack,
     receive,
@@ -77,7 +80,18 @@ def _prove(job: Prove) -> Proof:
     return prove_job(job)
 
 
-_ANSWERS: dict[type[Job], Callable[[Any], Reply]] = {Compile: _compile, PlanModel: _plan, Prove: _prove}
+def _try(job: TryPlan) -> TriedPlan | Failure:
+    from tierup.adapt.contest import try_plan
+
+    return try_plan(job)
+
+
+_ANSWERS: dict[type[Job], Callable[[Any], Reply]] = {
+    Compile: _compile,
+    PlanModel: _plan,
+    Prove: _prove,
+    TryPlan: _try,
+}
 
 
 def _limit_memory() -> None:

@@ -116,6 +116,11 @@ class Plans:
         write_whole(self._path(source, record.parts), (_MAGIC, sha256(payload).digest(), payload))
         self.evict()
 
+    def remove(self, source: Source, parts: Mapping[str, str]) -> None:
+        """Take out the entry of this model, if there is one and it can be."""
+        with suppress(OSError):
+            os.unlink(self._path(source, self.full_parts(source, parts)))
+
     def evict(self) -> None:
         """Remove what was not used for longest, until the folder is within its limits."""
         found = []

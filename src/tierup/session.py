@@ -99,10 +99,10 @@ class _Session(_native.Runner):
         if self._care is None:
             from tierup.adapt.care import Care
 
-            self._care = Care(self._progress)
+            self._care = Care(self._progress, self._config, self._about.name)
         return self._care
 
-    def _climb(self, signatures: tuple[Signature, ...] = ()) -> Climb:
+    def _climb(self, signatures: tuple[Signature, ...] = (), again: bool = False) -> Climb:
         from tierup.adapt.background import Climb
 
         serving = self._serving if self.program is not None else None
@@ -116,13 +116,14 @@ class _Session(_native.Runner):
             constants=None if serving is None else serving.constants,
             incumbent=serving.signatures if serving is not None and serving.kernels else None,
             calls=self._calls_to_try,
+            again=again,
         )
 
-    def _submit(self, signatures: tuple[Signature, ...] = ()) -> None:
+    def _submit(self, signatures: tuple[Signature, ...] = (), again: bool = False) -> None:
         """Have a better plan made in the background."""
         from tierup.adapt.background import BACKGROUND
 
-        waiting = BACKGROUND.submit(self._climb(signatures))
+        waiting = BACKGROUND.submit(self._climb(signatures, again))
         self._progress.events.add(Queued(2 if signatures else 1, waiting, signatures))
 
     def _calls_to_try(self, signatures: tuple[Signature, ...]) -> tuple[CallRecord, ...]:
@@ -207,7 +208,7 @@ class _Session(_native.Runner):
         if not progress.resume():
             return False
         care.backoff.failed(1, self.calls)  # until it turns out otherwise
-        self._submit()
+        self._submit(again=True)
         return True
 
     def sample_call(self, feeds: dict[str, Any], outputs: dict[str, Any], program: int) -> None:
@@ -278,6 +279,10 @@ class _Session(_native.Runner):
         deadline = monotonic() + timeout_s
         if self._progress.wait(timeout_s) and self._close_hot_signatures(everything=True):
             self._progress.wait(max(0.0, deadline - monotonic()))
+        if self._adapts:
+            from tierup.adapt.memory import MEMORY
+
+            MEMORY.wait(max(0.0, deadline - monotonic()))
         return self.report()
 
     def freeze(self) -> None:

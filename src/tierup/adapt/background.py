@@ -32,6 +32,7 @@ class Climb:
     `go_live` is the model's method; it and the origin are held weakly, so that a model that is dropped is gone. So is
     `calls`, which gives calls to try plans on. `constants` are what the next program may share with the one that runs,
     `incumbent` what that is: the signatures of its functions, None if it is the baseline.
+    `again`: it is tried though it was turned away before.
     """
 
     def __init__(
@@ -45,10 +46,12 @@ class Climb:
         constants: Constants | None = None,
         incumbent: tuple[Signature, ...] | None = None,
         calls: Callable[[tuple[Signature, ...]], tuple[CallRecord, ...]] | None = None,
+        again: bool = False,
     ) -> None:
         self.name, self.progress, self.config = name, progress, config
         self.signatures, self.constants, self.incumbent = signatures, constants or {}, incumbent
         self._go_live, self._origin = weakref.WeakMethod(go_live), weakref.ref(origin)
+        self.again = again
         self._calls = None if calls is None else weakref.WeakMethod(calls)
 
     def origin(self) -> Origin:

@@ -19,6 +19,7 @@ from tierup.events import Confirmed, RolledBack, Suspected
 
 if TYPE_CHECKING:
     from tierup import _native
+    from tierup.config import Config
     from tierup.runtime.progress import Progress, Serving, Signature
 
 _LOOK_SHARE = 0.002  # of the time of calls that looking at them may take
@@ -37,7 +38,8 @@ class Previous(msgspec.Struct, frozen=True):
 class Care:
     """One model's. `runner` is the model in every method: nothing here keeps it alive."""
 
-    def __init__(self, progress: Progress) -> None:
+    def __init__(self, progress: Progress, config: Config, name: str) -> None:
+        self._config, self._name = config, name
         self.backoff = Backoff()
         self.watch: Watch | None = None
         self.previous: Previous | None = None
@@ -65,6 +67,7 @@ class Care:
             case "keep":
                 runner.set_rival(None)
                 events.add(Confirmed(serving.tier, found.reason))
+                self._learn(runner, serving)
             case "go back":
                 runner.set_rival(None)
                 self.watch = self.previous = None
@@ -72,8 +75,25 @@ class Care:
                 events.add(RolledBack(serving.tier, previous.serving.tier, found.reason))
                 for signature in (*(set(serving.signatures) - set(previous.serving.signatures)), serving.tier):
                     self.backoff.failed(signature, runner.calls)
+                self._learn(runner, serving, "rolled back", found.reason)
                 return previous
         return None
+
+    def _learn(self, runner: _native.Runner, serving: Serving, outcome: str = "", reason: str = "") -> None:
+        """Keep how long calls take, and what became of the plan."""
+        if not serving.parts:
+            return
+        from tierup.adapt.learn import decision_key, decision_row, machine_row, profile_rows
+        from tierup.adapt.memory import MEMORY
+
+        assert runner.program is not None
+        machine, key = machine_row(), decision_key(serving.parts, serving.signatures)
+        rows = [
+            machine,
+            *profile_rows(key, machine.key, self._name, serving.tier, runner.program.number, runner.times()),
+            *([decision_row(key, machine.key, self._name, serving.tier, outcome, reason)] if outcome else ()),
+        ]
+        MEMORY.remember(self._config, rows, self._progress.events)
 
     def next_look(self, runner: _native.Runner, began_s: float) -> int:
         """After how many calls to look again, if looking took from `began_s` until now."""

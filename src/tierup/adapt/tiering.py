@@ -17,7 +17,9 @@ import msgspec
 from tierup.adapt.background import NO_TARGET, Climb, Stopped
 from tierup.adapt.builders import Builders, Built, codes, run_all_in_background, run_in_background
 from tierup.adapt.compare import LEAST_GAIN
-from tierup.adapt.messages import Failure, PlacedCase, PlanModel, PlannedModel, TriedPlan, TryPlan
+from tierup.adapt.learn import decision_row, kernel_rows, machine_row, trial_rows
+from tierup.adapt.memory import MEMORY, place_of
+from tierup.adapt.messages import Failure, PlacedCase, PlanModel, PlannedModel, Recall, Recalled, TriedPlan, TryPlan
 from tierup.adapt.proof import Refusal
 from tierup.adapt.proofs import placed_cases, refusals_of
 from tierup.adapt.workers import WorkersUnavailable
@@ -26,7 +28,7 @@ from tierup.codegen.target import Target, target_of
 from tierup.config import Config
 from tierup.errors import TierupError
 from tierup.events import Built as BuiltEvent
-from tierup.events import Compared, Planned, Proved, Refused, Tried
+from tierup.events import Compared, Planned, Proved, Refused, StoreIgnored, Tried
 from tierup.logs import logger
 from tierup.profile.identity import identify
 from tierup.runtime.executable import Baseline, bind_plan, executable
@@ -44,6 +46,7 @@ log = logger(__name__)
 
 TRIAL_S = 3.0  # for all signatures of a trial; three pairs are timed even if they take longer
 _TRIAL_LIMIT_S = 60.0  # with loading both plans; what takes longer hangs
+_STORE_LIMIT_S = 30.0
 _MOST_BYTES = 48 << 20  # of an entry that is sent to a worker
 
 Prove = Callable[[Sequence[str], Sequence[Built]], Sequence[Refusal]]  # of tile programs as text, and their kernels
@@ -93,23 +96,30 @@ def _with_plan_from_worker(climb: Climb, prove: Prove | None) -> None:
     assert source is not None  # `_can_plan_apart` has seen it
     began_s = time.monotonic()
     try:
-        entry, planned = _plan_apart(source, config, climb.signatures)
+        entry, planned = _plan_apart(source, config, climb.signatures, place_of(config) if _consults(climb) else "")
     except WorkersUnavailable as error:
         log.warning("the plan of model %r is made in this process: %s", climb.name, error)
         _with_plan_from_here(climb, prove)
         return
     climb.progress.events.add(Planned(len(planned.programs), time.monotonic() - began_s))
     kernels = _build(climb, planned.programs, planned.target)
+    _check_quarantine(climb, kernels)
     errors: dict[int, KernelError] = {}
     began_s = time.monotonic()
     _check_proofs(climb, planned.programs, kernels, prove or _in_workers(planned.cases, planned.target, config, errors))
     worst = max((error.worst for error in errors.values()), default=0.0)
     climb.progress.events.add(Proved(len(kernels), worst, time.monotonic() - began_s))
     entry = _with_kernels(entry, kernels, True, errors)
-    tried = _try(climb, source, entry)
+    learned = _Learned(climb, planned, errors)
+    try:
+        tried = _try(climb, source, entry, learned.compared)
+    except NotBetter as error:
+        learned.keep("refused", str(error))
+        raise
     origin = climb.origin()
     warm = restore(plans.open(source, entry), origin, config, climb.constants)
     climb.go_live(warm.program, warm.serving, tried)
+    learned.keep("swapped", "")
     with _not_kept(climb):
         plans.write(source, entry)
     origin.forget()
@@ -161,10 +171,18 @@ def _can_plan_apart(climb: Climb) -> bool:
     return True
 
 
-def _plan_apart(source: Source, config: Config, signatures: tuple[Signature, ...]) -> tuple[EntryRecord, PlannedModel]:
+def _consults(climb: Climb) -> bool:
+    """Whether it counts what became of such a plan before."""
+    return climb.config.adapt and not climb.again
+
+
+def _plan_apart(
+    source: Source, config: Config, signatures: tuple[Signature, ...], store: str
+) -> tuple[EntryRecord, PlannedModel]:
     """The plan's entry without kernels, and what its kernels are built of and proved on."""
     with _as_file(source, _plans(config).folder) as (path, stamp):
-        job = PlanModel(path, stamp, config.cache_path, cache_parts(config.precision), config.threads, signatures)
+        parts = cache_parts(config.precision)
+        job = PlanModel(path, stamp, config.cache_path, parts, config.threads, signatures, store)
         reply = run_in_background(job)
     if isinstance(reply, Failure):
         raise NotBetter(reply.reason)
@@ -226,10 +244,48 @@ def _check_proofs(climb: Climb, texts: Sequence[str], kernels: Sequence[Built], 
         raise NotBetter(f"kernel {refusals[0].slot} of {len(kernels)} was refused: {refusals[0].reason}")
 
 
-def _try(climb: Climb, source: Source, entry: EntryRecord) -> bool:
+def _check_quarantine(climb: Climb, kernels: Sequence[Built]) -> None:
+    """NotBetter if one of the kernels gave wrong answers before. A store that does not work knows of none."""
+    if not climb.config.adapt:
+        return
+    job = Recall(place_of(climb.config), tuple(dict.fromkeys(kernel.key for kernel in kernels)))
+    try:
+        (reply,) = run_all_in_background([job], at_most=1, limit_s=_STORE_LIMIT_S)
+    except WorkersUnavailable as error:
+        reply = Failure(str(error))
+    if isinstance(reply, Failure):
+        climb.progress.events.add(StoreIgnored(reply.reason))
+    elif isinstance(reply, Recalled) and reply.quarantined:
+        climb.progress.counts.refusals += 1
+        raise NotBetter(f"{len(reply.quarantined)} kernels are in quarantine: {reply.quarantined[0].reason}")
+
+
+class _Learned:
+    """What a climb leaves in the store."""
+
+    def __init__(self, climb: Climb, planned: PlannedModel, errors: dict[int, KernelError]) -> None:
+        self._climb, self._planned, self._errors = climb, planned, errors
+        self.compared: list[Compared] = []
+
+    def keep(self, outcome: str, reason: str) -> None:
+        """Queue the rows to be written."""
+        climb, planned = self._climb, self._planned
+        if not climb.config.adapt:
+            return
+        machine = machine_row()
+        rows = [
+            machine,
+            *kernel_rows(planned.programs, planned.target, self._errors, machine.key),
+            *trial_rows(planned.key, self.compared, machine.key),
+            decision_row(planned.key, machine.key, climb.name, 2 if climb.signatures else 1, outcome, reason),
+        ]
+        MEMORY.remember(climb.config, rows, climb.progress.events)
+
+
+def _try(climb: Climb, source: Source, entry: EntryRecord, kept: list[Compared]) -> bool:
     """Whether a worker measured a gain above noise; NotBetter if it measured that there is none.
 
-    Where nothing can be measured, live calls have to show it.
+    Where nothing can be measured, live calls have to show it. `kept` takes what was measured.
     """
     if not climb.config.adapt:
         return False
@@ -240,6 +296,7 @@ def _try(climb: Climb, source: Source, entry: EntryRecord) -> bool:
     if isinstance(compared, str):
         climb.progress.events.add(Tried(False, (), taken_s, compared))
         return False
+    kept += compared
     better = is_better(compared)
     climb.progress.events.add(Tried(better, compared, taken_s))
     if not better:

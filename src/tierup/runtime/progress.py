@@ -31,6 +31,10 @@ class Serving(msgspec.Struct, frozen=True):
     baseline: Baseline | None = None
     constants: Constants = {}
     errors: tuple[tuple[int, KernelError], ...] = ()
+    parts: dict[str, str] = {}
+    """What it was made of, by name; empty if it is not kept."""
+    keys: tuple[str, ...] = ()
+    """What the kernel of each slot is called in the object cache."""
 
     @classmethod
     def of(

@@ -142,6 +142,7 @@ void bind_program(nb::module_& module) {
       .def(nb::init<const nb::list&, const nb::list&, const nb::list&, int64_t>(), nb::arg("functions"),
            nb::arg("callouts"), nb::arg("constants"), nb::arg("slots") = 0)
       .def("publish", &PythonProgram::publish, nb::arg("kernels"))
+      .def_ro("number", &PythonProgram::number)
       .def("kernel_addresses", &PythonProgram::kernel_addresses)
       .def("time_kernels", &PythonProgram::time_kernels, nb::arg("on"))
       .def("kernel_times", &PythonProgram::kernel_times);

@@ -3,6 +3,7 @@
 
 #include <nanobind/nanobind.h>
 
+#include <atomic>
 #include <memory>
 #include <vector>
 
@@ -34,11 +35,13 @@ struct PythonProgram {
   std::vector<PyObject*> callouts;
   Slots slots;
   CallStates states;
+  const uint64_t number = ++numbers_;  // no other program of this process has it
   bool cleared = false;  // by the garbage collector: cannot run any more
 
  private:
   void drop_callouts();
 
+  inline static std::atomic<uint64_t> numbers_{0};
   bool timing_ = false;
   std::shared_ptr<StepTimes> times_;
 };

@@ -102,8 +102,7 @@ Runner::Runner(const nb::list& inputs, const nb::list& outputs) {
   }
 }
 
-void Runner::set_program(nb::object program) {
-  if (program.is_none()) return clear();
+void Runner::check_program(nb::handle program) const {
   const Function& model = nb::cast<PythonProgram&>(program).program.functions[0];
   if (model.inputs.size() != inputs_.size() || model.outputs.size() != outputs_.size()) {
     throw nb::value_error(("the program has " + std::to_string(model.inputs.size()) + " inputs and " +
@@ -111,7 +110,28 @@ void Runner::set_program(nb::object program) {
                            std::to_string(inputs_.size()) + " and " + std::to_string(outputs_.size()))
                               .c_str());
   }
+}
+
+void Runner::set_program(nb::object program) {
+  if (program.is_none()) return clear();
+  check_program(program);
   program_ = std::move(program);
+}
+
+void Runner::set_rival(nb::object program, double share, uint64_t seed) {
+  if (!(share >= 0 && share <= 1)) throw nb::value_error("a share is a number from 0 to 1");
+  if (program.is_none()) program = nb::object();
+  if (program.is_valid()) check_program(program);
+  rival_share_ = share;
+  draw_ = Draw(seed);
+  std::swap(rival_, program);  // what it replaces goes last: its end may run Python code
+}
+
+// Whoever answers the next call.
+const nb::object& Runner::choose() {
+  if (!rival_.is_valid() || !draw_(rival_share_)) return program_;
+  ++rival_calls_;
+  return rival_;
 }
 
 // Names mostly come interned and in order, so that `guess` is right; otherwise the dict knows.
@@ -173,25 +193,35 @@ nb::object Runner::convert(nb::handle self, nb::handle feeds) const {
   return nb::steal(converted);
 }
 
-void Runner::run(Call& call, nb::handle self, nb::handle feeds) {
+// The inputs as they were bound.
+nb::object Runner::run(Call& call, nb::handle self, nb::handle feeds) {
   if (call.program.cleared) raise(PyExc_RuntimeError, "the model is closed");
   calls_.fetch_add(1, std::memory_order_relaxed);
+  nb::object bound = nb::borrow(feeds);
   if (!bind(feeds.ptr(), call, false)) {
-    const nb::object converted = convert(self, feeds);
-    if (!bind(converted.ptr(), call, true)) {
+    bound = convert(self, feeds);
+    if (!bind(bound.ptr(), call, true)) {
       raise(PyExc_RuntimeError, "convert_feeds() returned inputs that still do not fit the model");
     }
   }
-  signatures_.note(call.state->inputs);
+  const uint64_t signature = signatures_.note(call.state->inputs);
+  const bool timed = times_.due(rival_.is_valid());
+  const auto begin = timed ? CallTimes::Clock::now() : CallTimes::Clock::time_point();
   PythonHost host(call.program.callouts, call.gil);
   tierup::run({call.program.program, *call.slots, pool(), host, *call.state, call.program.times()}, call.state->inputs,
               call.state->outputs);
+  const auto end = timed ? CallTimes::Clock::now() : begin;  // without the wait for the GIL, which is not the plan's
   call.gil.acquire();
+  if (timed) {
+    const auto taken = std::chrono::duration_cast<std::chrono::nanoseconds>(end - begin);
+    times_.note({signature, call.program.number, static_cast<uint64_t>(taken.count())});
+  }
   for (size_t i = 0; i < outputs_.size(); ++i) {
     if (!call.state->outputs[i]) {
       throw CallError("the program left output '" + nb::cast<std::string>(outputs_[i]) + "' empty");
     }
   }
+  return bound;
 }
 
 // The answer is there already: what goes wrong here is no reason to withhold it.
@@ -204,21 +234,54 @@ void Runner::notice(nb::handle self) {
   Py_XDECREF(done);
 }
 
+void Runner::sample(nb::handle self, nb::handle feeds, nb::handle outputs, uint64_t program) {
+  if (calls() < sample_after_) return;
+  sample_after_ = kNever;
+  static PyObject* const method = PyUnicode_InternFromString("sample_call");
+  const nb::object number = nb::cast(program);
+  PyObject* arguments[] = {self.ptr(), feeds.ptr(), outputs.ptr(), number.ptr()};
+  PyObject* done = PyObject_VectorcallMethod(method, arguments, 4, nullptr);
+  if (done == nullptr) PyErr_WriteUnraisable(self.ptr());
+  Py_XDECREF(done);
+}
+
+namespace {
+
+nb::object shapes_of(const Signatures::Entry& entry) {
+  nb::list shapes;
+  for (size_t at = 0; at < entry.numbers.size();) {
+    const int64_t rank = entry.numbers[at++];
+    if (rank < 0) {
+      shapes.append(nb::none());
+      continue;
+    }
+    nb::list shape;
+    for (int64_t axis = 0; axis < rank; ++axis) shape.append(entry.numbers[at++]);
+    shapes.append(nb::tuple(shape));
+  }
+  return nb::tuple(shapes);
+}
+
+}  // namespace
+
 nb::list Runner::signatures() const {
   nb::list all;
   for (const Signatures::Entry& entry : signatures_.entries()) {
-    nb::list shapes;
-    for (size_t at = 0; at < entry.numbers.size();) {
-      const int64_t rank = entry.numbers[at++];
-      if (rank < 0) {
-        shapes.append(nb::none());
-        continue;
-      }
-      nb::list shape;
-      for (int64_t axis = 0; axis < rank; ++axis) shape.append(entry.numbers[at++]);
-      shapes.append(nb::tuple(shape));
-    }
-    all.append(nb::make_tuple(nb::tuple(shapes), entry.calls));
+    all.append(nb::make_tuple(shapes_of(entry), entry.calls));
+  }
+  return all;
+}
+
+nb::list Runner::times() const {
+  nb::list all;
+  std::vector<nb::object> shapes(signatures_.entries().size());
+  for (size_t i = 0; i < times_.size(); ++i) {
+    const CallTime& time = times_.at(i);
+    const auto found = std::ranges::find(signatures_.entries(), time.signature, &Signatures::Entry::id);
+    if (found == signatures_.entries().end()) continue;  // of a signature that was forgotten
+    nb::object& known = shapes[static_cast<size_t>(found - signatures_.entries().begin())];
+    if (!known.is_valid()) known = shapes_of(*found);
+    all.append(nb::make_tuple(known, time.program, time.nanoseconds));
   }
   return all;
 }
@@ -237,8 +300,8 @@ nb::object Runner::prepared(nb::handle self, nb::handle feeds) const {
 nb::object Runner::call_dict(nb::handle self, nb::handle given) {
   const nb::object feeds = prepared(self, given);
   require_program(self, feeds);
-  Call call(program_);
-  run(call, self, feeds);
+  Call call(choose());
+  const nb::object bound = run(call, self, feeds);
   nb::object result = nb::steal(PyDict_New());
   if (!result.is_valid()) throw nb::python_error();
   for (size_t i = 0; i < outputs_.size(); ++i) {
@@ -246,6 +309,7 @@ nb::object Runner::call_dict(nb::handle self, nb::handle given) {
     if (PyDict_SetItem(result.ptr(), outputs_[i].ptr(), output.ptr()) < 0) throw nb::python_error();
   }
   notice(self);
+  sample(self, bound, result, call.program.number);
   return result;
 }
 
@@ -271,9 +335,9 @@ std::vector<size_t> Runner::find_outputs(nb::handle names) const {
 nb::object Runner::call_list(nb::handle self, nb::handle names, nb::handle given) {
   const nb::object feeds = prepared(self, given);
   require_program(self, feeds);
-  Call call(program_);  // before find_outputs(): going through `names` may run code that closes the model
+  Call call(choose());  // before find_outputs(): going through `names` may run code that closes the model
   const std::vector<size_t> wanted = find_outputs(names);
-  run(call, self, feeds);
+  const nb::object bound = run(call, self, feeds);
   nb::list result;
   for (size_t i = 0; i < wanted.size(); ++i) {
     Value& output = call.state->outputs[wanted[i]];
@@ -282,16 +346,24 @@ nb::object Runner::call_list(nb::handle self, nb::handle names, nb::handle given
     result.append(as_output(again ? output : std::move(output)));
   }
   notice(self);
+  if (calls() >= sample_after_) {
+    nb::dict named;
+    for (size_t i = 0; i < wanted.size(); ++i) named[outputs_[wanted[i]]] = result[i];
+    sample(self, bound, named, call.program.number);
+  }
   return result;
 }
 
 int Runner::traverse(visitproc visit, void* arg) const {
   Py_VISIT(program_.ptr());
+  Py_VISIT(rival_.ptr());
   return 0;
 }
 
 // What goes with the last program may run Python code, and calls in it: they must not find the program any more.
-void Runner::clear() { const nb::object dropped = std::move(program_); }
+void Runner::clear() {
+  const nb::object dropped = std::move(program_), rival = std::move(rival_);
+}
 
 namespace {
 
@@ -369,6 +441,14 @@ void bind_runner(nb::module_& module) {
       .def("notice_calls", [](nb::handle_t<Runner>) {})
       .def("notice_after", [](nb::handle_t<Runner> self, uint64_t calls) { ready(self).set_notice_after(calls); },
            nb::arg("calls"))
+      .def("sample_call", [](nb::handle_t<Runner>, nb::handle, nb::handle, uint64_t) {}, nb::arg("feeds"),
+           nb::arg("outputs"), nb::arg("program"))
+      .def("sample_after", [](nb::handle_t<Runner> self, uint64_t calls) { ready(self).set_sample_after(calls); },
+           nb::arg("calls"))
+      .def("set_rival", &Runner::set_rival, nb::arg("program").none(), nb::arg("share") = 0.5, nb::arg("seed") = 0)
+      .def_prop_ro("rival_calls", &Runner::rival_calls)
+      .def("times", &Runner::times)
+      .def_prop_ro("timed", &Runner::timed)
       .def("always_convert", [](nb::handle_t<Runner> self) { ready(self).set_always_convert(true); })
       .def("signatures", &Runner::signatures)
       .def_prop_ro("calls", &Runner::calls);

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "call_times.hpp"
 #include "python_program.hpp"
 #include "signatures.hpp"
 
@@ -26,10 +27,21 @@ class Runner {
   void set_program(nanobind::object program);
   nanobind::object program() const { return program_.is_valid() ? program_ : nanobind::none(); }
 
+  // Another program answers this share of the calls, drawn at random; None: no call any more.
+  void set_rival(nanobind::object program, double share, uint64_t seed);
+  uint64_t rival_calls() const { return rival_calls_; }
+
   uint64_t calls() const { return calls_.load(std::memory_order_relaxed); }
 
   // The method notice_calls() is called once after as many calls; 0: never. Whoever wants more asks again.
   void set_notice_after(uint64_t calls) { notice_after_ = calls == 0 ? kNever : this->calls() + calls; }
+
+  // The method sample_call(feeds, outputs, program's number) is called once after as many calls; 0: never.
+  void set_sample_after(uint64_t calls) { sample_after_ = calls == 0 ? kNever : this->calls() + calls; }
+
+  // [(shape of each input, number of the program, nanoseconds)] of the calls that were timed lately, the oldest first.
+  nanobind::list times() const;
+  uint64_t timed() const { return times_.written(); }
 
   // Every call's inputs go through convert_feeds(), before the program is chosen: it may change the program for them.
   void set_always_convert(bool always) { always_convert_ = always; }
@@ -51,10 +63,13 @@ class Runner {
   class Call;
   static constexpr uint64_t kNever = UINT64_MAX;
 
+  const nanobind::object& choose();
+  void check_program(nanobind::handle program) const;
   void notice(nanobind::handle self);
+  void sample(nanobind::handle self, nanobind::handle feeds, nanobind::handle outputs, uint64_t program);
   nanobind::object prepared(nanobind::handle self, nanobind::handle feeds) const;
   void require_program(nanobind::handle self, nanobind::handle feeds) const;
-  void run(Call& call, nanobind::handle self, nanobind::handle feeds);
+  nanobind::object run(Call& call, nanobind::handle self, nanobind::handle feeds);
   nanobind::object convert(nanobind::handle self, nanobind::handle feeds) const;
   bool bind(PyObject* feeds, Call& call, bool converted) const;
   bool bind_one(const Input& input, PyObject* object, Call& call, Value& target, bool converted) const;
@@ -69,8 +84,15 @@ class Runner {
   size_t named_dims_ = 0;
   nanobind::object program_;
   std::atomic<uint64_t> calls_{0};
-  Signatures signatures_;         // these two are touched while the GIL is held
+  // From here on: touched while the GIL is held.
+  nanobind::object rival_;
+  double rival_share_ = 0;
+  uint64_t rival_calls_ = 0;
+  Draw draw_;
+  Signatures signatures_;
+  CallTimes times_;
   uint64_t notice_after_ = kNever;
+  uint64_t sample_after_ = kNever;
   bool always_convert_ = false;
 };
 

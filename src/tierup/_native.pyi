@@ -37,6 +37,9 @@ class Program:
     def publish(self, kernels: dict[int, tuple[int, object]]) -> None:
         """{slot: (address, what keeps the code loaded)}; address 0 empties a slot. All of them go live together."""
 
+    number: int
+    """No other program of this process has it."""
+
     def kernel_addresses(self) -> list[int]:
         """The kernel in each slot; 0 where there is none."""
 
@@ -77,6 +80,30 @@ class Runner:
 
     def notice_calls(self) -> None:
         """Called at the end of a call that `notice_after` asked for; does nothing itself."""
+
+    def set_rival(self, program: Program | None, share: float = 0.5, seed: int = 0) -> None:
+        """Let another program answer this share of the calls, drawn at random; None: no call any more."""
+
+    @property
+    def rival_calls(self) -> int:
+        """How many calls a rival has answered."""
+
+    def times(self) -> list[tuple[tuple[tuple[int, ...] | None, ...], int, int]]:
+        """(signature, number of the program, nanoseconds) of the last calls that were timed, the oldest first.
+
+        While there is a rival, every call is timed; otherwise those of long calls, and some of the short ones.
+        """
+
+    @property
+    def timed(self) -> int:
+        """How many calls were timed."""
+
+    def sample_after(self, calls: int) -> None:
+        """Call `sample_call` once, when so many further calls were answered; 0: not at all."""
+
+    def sample_call(self, feeds: dict[str, Any], outputs: dict[str, Any], program: int) -> None:
+        """Called at the end of a call that `sample_after` asked for, with what goes to the caller and the number of
+        the program that answered; does nothing itself."""
 
     def always_convert(self) -> None:
         """Pass the inputs of every call through `convert_feeds`, which may set another program for them."""

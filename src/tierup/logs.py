@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -16,3 +17,9 @@ def logger(name: str) -> logging.Logger:
     if not top.handlers:
         top.addHandler(logging.NullHandler())  # without any, Python prints warnings
     return logging.getLogger(name)
+
+
+def tell(name: str, text: str, *values: object) -> None:
+    """Log at level INFO, if anybody can listen: logs go nowhere before `logging` is imported."""
+    if "logging" in sys.modules:
+        logger(name).info(text, *values)

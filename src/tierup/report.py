@@ -5,8 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from tierup.events import Confirmed, Entry, Quarantined, Refused, RolledBack, Suspected, Swapped, Tried
 from tierup.runtime.progress import Counts, Signature
 from tierup.store.records import KernelError
+
+_DECISIONS = (Tried, Swapped, Confirmed, Suspected, RolledBack, Refused, Quarantined)
+_SHOWN = 12  # decisions in a printed report; `to_dict` has all that are kept
 
 
 @dataclass(frozen=True)
@@ -28,6 +32,8 @@ class Report:
     fallback_nodes: int = 0
     deopts: int = 0
     errors: tuple[tuple[int, KernelError], ...] = ()
+    events: tuple[Entry, ...] = ()
+    events_dropped: int = 0
 
     @property
     def nodes(self) -> int:
@@ -52,6 +58,8 @@ class Report:
                 {"kernel": slot, **{name: getattr(error, name) for name in error.__struct_fields__}}
                 for slot, error in sorted(self.errors, key=lambda entry: entry[0])
             ],
+            "events": [entry.to_dict() for entry in self.events],
+            "events_dropped": self.events_dropped,
             "cache": {
                 "plan_hits": counts.plan_hits,
                 "plan_misses": counts.plan_misses,
@@ -62,9 +70,9 @@ class Report:
                 "calls": self.calls,
                 "builds": counts.builds,
                 "swaps": counts.swaps,
-                "rollbacks": 0,
+                "rollbacks": counts.rollbacks,
                 "refusals": counts.refusals,
-                "quarantined": 0,
+                "quarantined": counts.quarantined,
                 "deopts": self.deopts,
                 "plans": 1 + counts.swaps,
                 "fallback_nodes": self.fallback_nodes,
@@ -88,6 +96,7 @@ class Report:
         ]
         if self.errors:
             lines.append(self._proved())
+        lines += self._decisions()
         if self.signatures:
             closed = "; ".join(" ".join("×".join(map(str, shape)) for shape in s) for s in self.signatures)
             lines.insert(1, f"  sizes closed for {closed}")
@@ -101,6 +110,16 @@ class Report:
         ratios = [(error.rms / error.rms_baseline, slot) for slot, error in self.errors if error.rms_baseline > 0]
         beside = f"; RMS at most {max(ratios)[0]:.2f} times the baseline's (kernel {max(ratios)[1]})" if ratios else ""
         return f"  {len(self.errors)} kernels proved: errors up to {worst:.2g} eps·B (kernel {slot}){beside}"
+
+    def _decisions(self) -> list[str]:
+        """What was decided lately, oldest first."""
+        decided = [entry for entry in self.events if isinstance(entry.event, _DECISIONS)]
+        if not decided:
+            return []
+        began_s = self.events[0].at_s
+        return ["  decisions:"] + [
+            f"    {entry.at_s - began_s:7.2f} s, call {entry.calls}: {entry.event}" for entry in decided[-_SHOWN:]
+        ]
 
     def _made(self) -> str:
         counts = self.counts

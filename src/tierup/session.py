@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
+from weakref import ref
 
 from msgspec.structs import replace
 
 from tierup import _native
 from tierup.config import Config
 from tierup.errors import TierupError
-from tierup.ir.types import DType, TensorType
-from tierup.runtime.feeds import Input, Output, check_feeds
+from tierup.events import Loaded, Queued, Swapped
+from tierup.runtime.feeds import Input, Output, check_feeds, native_inputs
 from tierup.runtime.origin import Origin
 from tierup.runtime.progress import Progress, Serving, Signature
 from tierup.runtime.warm import warm_start
@@ -21,11 +22,13 @@ if TYPE_CHECKING:  # a warm start needs none of them
     from types import TracebackType
 
     from tierup.adapt.background import Climb
+    from tierup.adapt.care import Care
+    from tierup.adapt.messages import CallRecord
+    from tierup.events import Events
     from tierup.frontends.onnx import Imported
     from tierup.report import Report
 
 _FIRST_NOTICE = 64  # calls after which it is looked at which signatures they come with
-_CHECKED_OBJECT = -2  # for the native runner: sequences, maps and strings are checked in Python
 
 
 def load(source: Any, *, config: Config | None = None) -> Model:
@@ -46,6 +49,7 @@ class _Session(_native.Runner):
         self._origin = Origin(source)
         self._progress = Progress()
         self._closed = False
+        self._care: Care | None = None
         warm = warm_start(self._origin, config, self._progress) if config.force_tier != 0 else None
         if warm is None:
             self._start_cold()
@@ -54,6 +58,8 @@ class _Session(_native.Runner):
             self._go_live(warm.program, warm.serving)
             self._progress.finish()
             self.notice_after(_FIRST_NOTICE)
+            self.sample_after(_FIRST_NOTICE if self._adapts else 0)
+        self._progress.events.add(Loaded(self._serving.tier, warm is not None))
         if config.force_tier == 2 and self._has_open_sizes():
             self.always_convert()
 
@@ -75,21 +81,55 @@ class _Session(_native.Runner):
         if forced == 0:
             self._progress.finish()
             return
-        from tierup.adapt.background import BACKGROUND
-
         if forced is None:
             self.notice_after(1)
-            BACKGROUND.submit(self._climb())
+            self.sample_after(1 if self._adapts else 0)
+            self._submit()
             return
         from tierup.adapt.tiering import tier_up_now
 
         tier_up_now(self._climb())
 
-    def _climb(self, signatures: tuple[Signature, ...] = ()) -> Climb:
+    @property
+    def _adapts(self) -> bool:
+        """Whether the model may change after it is on tier 1, and is watched for that."""
+        return self._config.adapt and self._config.force_tier is None
+
+    def _caring(self) -> Care:
+        if self._care is None:
+            from tierup.adapt.care import Care
+
+            self._care = Care(self._progress, self._config, self._about.name)
+        return self._care
+
+    def _climb(self, signatures: tuple[Signature, ...] = (), again: bool = False) -> Climb:
         from tierup.adapt.background import Climb
 
-        constants = self._serving.constants if self.program is not None else None
-        return Climb(self._about.name, self._go_live, self._origin, self._progress, self._config, signatures, constants)
+        serving = self._serving if self.program is not None else None
+        return Climb(
+            self._about.name,
+            self._go_live,
+            self._origin,
+            self._progress,
+            self._config,
+            signatures,
+            constants=None if serving is None else serving.constants,
+            incumbent=serving.signatures if serving is not None and serving.kernels else None,
+            calls=self._calls_to_try,
+            again=again,
+        )
+
+    def _submit(self, signatures: tuple[Signature, ...] = (), again: bool = False) -> None:
+        """Have a better plan made in the background."""
+        from tierup.adapt.background import BACKGROUND
+
+        waiting = BACKGROUND.submit(self._climb(signatures, again))
+        self._progress.events.add(Queued(2 if signatures else 1, waiting, signatures))
+
+    def _calls_to_try(self, signatures: tuple[Signature, ...]) -> tuple[CallRecord, ...]:
+        """Calls that a plan with functions for these signatures, or with none, can be timed on."""
+        new = tuple(signature for signature in signatures if signature not in self._serving.signatures)
+        return self._caring().calls_to_try(self, new)
 
     def _describe(self, about: AboutRecord) -> None:
         """Take calls as this model does. There is no program yet."""
@@ -101,23 +141,79 @@ class _Session(_native.Runner):
         self._outputs = tuple(
             Output(value.name, type_of(value.type), value.shape, value.onnx_type) for value in about.outputs
         )
-        super().__init__(_native_inputs(self._inputs), [output.name for output in self._outputs])
+        super().__init__(native_inputs(self._inputs), [output.name for output in self._outputs])
+        events, me = self._progress.events, ref(self)  # which outlives this model
+        events.name, events.calls = about.name, lambda: 0 if (found := me()) is None else found.calls
 
-    def _go_live(self, program: _native.Program, serving: Serving) -> bool:
+    def _go_live(self, program: _native.Program, serving: Serving, tried: bool = False) -> bool:
         """Answer calls with this program from now on; those that run keep theirs. False if nothing may change."""
         progress = self._progress
         with progress.lock:
             if progress.stopped:
                 return False
-            progress.counts.swaps += self.program is not None
+            before = self.program
+            if before is None:
+                self.program, self._serving = program, serving
+                return True
+            progress.counts.swaps += 1
+            progress.events.add(Swapped(self._serving.tier, serving.tier, serving.kernels))
+            previous = self._serving
             self.program, self._serving = program, serving
+            if self._adapts:
+                from tierup.adapt.care import Previous
+
+                self._caring().swapped(self, Previous(before, previous), tried)
         return True
 
     def notice_calls(self) -> None:
         """Called by native code when the first call was answered, and again ever more seldom."""
         self._progress.may_begin.set()
-        self._close_hot_signatures()
-        self.notice_after(max(_FIRST_NOTICE, 3 * self.calls))
+        if not self._adapts:
+            self._close_hot_signatures()
+            self.notice_after(max(_FIRST_NOTICE, 3 * self.calls))
+            return
+        from time import perf_counter
+
+        began_s, care = perf_counter(), self._caring()
+        self._look(care)
+        if self.program is not None and not (self._retry_kernels() or self._close_hot_signatures()):
+            self.notice_after(care.next_look(self, began_s))
+        else:
+            self.notice_after(_FIRST_NOTICE)
+
+    def _look(self, care: Care) -> None:
+        """Go back to what answered before, if what answers now does not pay."""
+        with self._progress.lock:
+            if self._progress.stopped:
+                return
+            previous = care.look(self, self._serving)
+            if previous is not None:
+                self.program, self._serving = previous.program, previous.serving
+        if previous is not None:
+            self._forget_plan()
+
+    def _forget_plan(self) -> None:
+        """The next process must not start with a plan that was taken out."""
+        from tierup.store.plans import Plans, cache_parts
+
+        if self._origin.source is not None:
+            Plans(self._config.cache_path, 1).remove(self._origin.source, cache_parts(self._config.precision))
+
+    def _retry_kernels(self) -> bool:
+        """Try once more to get off the baseline, if timing said no and that is a while ago; returns whether."""
+        progress, care = self._progress, self._caring()
+        refused = progress.counts.refusals or progress.counts.rollbacks
+        if self._serving.kernels or not refused or not progress.settled or not care.backoff.allows(1, self.calls):
+            return False
+        if not progress.resume():
+            return False
+        care.backoff.failed(1, self.calls)  # until it turns out otherwise
+        self._submit(again=True)
+        return True
+
+    def sample_call(self, feeds: dict[str, Any], outputs: dict[str, Any], program: int) -> None:
+        """Called by native code with a call that was just answered, now and then."""
+        self._caring().keep_sample(feeds)
 
     def _has_open_sizes(self) -> bool:
         shapes = [value.shape for value in self._inputs]
@@ -129,14 +225,20 @@ class _Session(_native.Runner):
         ready = progress.settled and serving.kernels and self._has_open_sizes()
         if not ready or not config.adapt or config.force_tier is not None:
             return False
-        from tierup.adapt.background import BACKGROUND
         from tierup.adapt.hot import MOST, hot_signatures
 
-        hot = hot_signatures(self.signatures(), everything=everything)
+        care = self._caring()
+        hot = tuple(
+            signature
+            for signature in hot_signatures(self.signatures(), everything=everything)
+            if signature in serving.signatures or care.backoff.allows(signature, self.calls)
+        )
         if set(hot) <= set(serving.signatures) or not progress.resume():
             return False
+        for signature in set(hot) - set(serving.signatures):
+            care.backoff.failed(signature, self.calls)  # until it turns out otherwise
         kept = [signature for signature in serving.signatures if signature not in hot]
-        BACKGROUND.submit(self._climb((*hot, *kept)[:MOST]))
+        self._submit((*hot, *kept)[:MOST])
         return True
 
     def _force_closed(self, feeds: Mapping[str, Any]) -> None:
@@ -177,11 +279,16 @@ class _Session(_native.Runner):
         deadline = monotonic() + timeout_s
         if self._progress.wait(timeout_s) and self._close_hot_signatures(everything=True):
             self._progress.wait(max(0.0, deadline - monotonic()))
+        if self._adapts:
+            from tierup.adapt.memory import MEMORY
+
+            MEMORY.wait(max(0.0, deadline - monotonic()))
         return self.report()
 
     def freeze(self) -> None:
         """No more swaps: what answers calls now does so from now on."""
         self._progress.stop()
+        self.set_rival(None)
 
     def report(self) -> Report:
         """What runs, and what was counted."""
@@ -204,7 +311,14 @@ class _Session(_native.Runner):
             fallback_nodes=serving.fallback_nodes,
             deopts=serving.deopts,
             errors=serving.errors,
+            events=progress.events.all(),
+            events_dropped=progress.events.dropped,
         )
+
+    @property
+    def events(self) -> Events:
+        """What happened to the model, as it happens; bounded."""
+        return self._progress.events
 
     def close(self) -> None:
         """Give back what the model holds; later calls raise TierupError."""
@@ -281,22 +395,3 @@ class InferenceSession(_Session):
 
     def get_providers(self) -> list[str]:
         return ["TierupExecutionProvider", "CPUExecutionProvider"]
-
-
-def _native_inputs(inputs: Sequence[Input]) -> list[tuple[str, int, list[int] | None, bool]]:
-    """(name, dtype code, shape, required): see `Runner`."""
-    numbers: dict[str, int] = {}
-    specs: list[tuple[str, int, list[int] | None, bool]] = []
-    for spec in inputs:
-        tensor = isinstance(spec.type, TensorType) and spec.type.dtype is not DType.STR
-        if not tensor or not isinstance(spec.type, TensorType):
-            specs.append((spec.name, _CHECKED_OBJECT, None, spec.required))
-            continue
-        shape = None
-        if spec.shape is not None:
-            shape = [
-                -1 if dim is None else dim if isinstance(dim, int) else -2 - numbers.setdefault(dim, len(numbers))
-                for dim in spec.shape
-            ]
-        specs.append((spec.name, spec.type.dtype.code, shape, spec.required))
-    return specs

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tierup import _native
+    from tierup.adapt.messages import CallRecord
     from tierup.config import Config
     from tierup.runtime.constants import Constants
     from tierup.runtime.origin import Origin
@@ -28,23 +29,30 @@ _FORKED = "the process was forked while kernels were being built; load the model
 class Climb:
     """One model's way to the next tier: 1, or 2 if there are signatures to close.
 
-    `go_live` is the model's method; it and the origin are held weakly, so that a model that is dropped is gone.
-    `constants` are what the next program may share with the one that runs.
+    `go_live` is the model's method; it and the origin are held weakly, so that a model that is dropped is gone. So is
+    `calls`, which gives calls to try plans on. `constants` are what the next program may share with the one that runs,
+    `incumbent` what that is: the signatures of its functions, None if it is the baseline.
+    `again`: it is tried though it was turned away before.
     """
 
     def __init__(
         self,
         name: str,
-        go_live: Callable[[_native.Program, Serving], bool],
+        go_live: Callable[[_native.Program, Serving, bool], bool],
         origin: Origin,
         progress: Progress,
         config: Config,
         signatures: tuple[Signature, ...] = (),
         constants: Constants | None = None,
+        incumbent: tuple[Signature, ...] | None = None,
+        calls: Callable[[tuple[Signature, ...]], tuple[CallRecord, ...]] | None = None,
+        again: bool = False,
     ) -> None:
         self.name, self.progress, self.config = name, progress, config
-        self.signatures, self.constants = signatures, constants or {}
+        self.signatures, self.constants, self.incumbent = signatures, constants or {}, incumbent
         self._go_live, self._origin = weakref.WeakMethod(go_live), weakref.ref(origin)
+        self.again = again
+        self._calls = None if calls is None else weakref.WeakMethod(calls)
 
     def origin(self) -> Origin:
         """Where the model comes from; Stopped if nobody needs to know any more."""
@@ -53,10 +61,15 @@ class Climb:
             raise Stopped
         return origin
 
-    def go_live(self, program: _native.Program, serving: Serving) -> None:
-        """Let the model answer with this program; Stopped if it must not change."""
+    def calls(self) -> tuple[CallRecord, ...]:
+        """Calls to try plans on; none if the model has none to give."""
+        calls = self._calls() if self._calls is not None else None
+        return () if calls is None else calls(self.signatures)
+
+    def go_live(self, program: _native.Program, serving: Serving, tried: bool = False) -> None:
+        """Let the model answer with this program; Stopped if it must not change. `tried`: it was measured faster."""
         go_live = self._go_live()
-        if go_live is None or not go_live(program, serving):
+        if go_live is None or not go_live(program, serving, tried):
             raise Stopped
 
 
@@ -75,14 +88,16 @@ class Background:
         self._running = False
         os.register_at_fork(after_in_child=self._forget)
 
-    def submit(self, climb: Climb) -> None:
-        """See to it that it is run. Returns at once."""
+    def submit(self, climb: Climb) -> int:
+        """See to it that it is run. Returns at once: how many are before it."""
         with self._lock:
             self._waiting.append(climb)
+            waiting = len(self._waiting) - (not self._running)
             if self._running:
-                return
+                return waiting
             self._running = True
         threading.Thread(target=self._work, name="tierup-background", daemon=True).start()
+        return waiting
 
     def _work(self) -> None:
         while True:

@@ -15,7 +15,10 @@ import msgspec
 from msgspec import Meta
 
 from tierup.adapt.proof import REASON_LIMIT_CHARS, Proof
+from tierup.adapt.tensors import TensorData
 from tierup.codegen.target import Target
+from tierup.events import Compared
+from tierup.store.rows import Quarantine, Row
 
 MESSAGE_LIMIT_BYTES = 64 << 20
 
@@ -42,6 +45,8 @@ class PlanModel(msgspec.Struct, frozen=True, tag="plan", forbid_unknown_fields=T
     parts: dict[str, str]
     threads: Annotated[int, Meta(ge=1, le=1024)]
     signatures: Annotated[tuple[tuple[tuple[int, ...], ...], ...], Meta(max_length=64)] = ()
+    store: str = ""
+    """Where it is known whether such a plan was turned away before; empty: it is tried in any case."""
 
 
 class Prove(msgspec.Struct, frozen=True, tag="prove", forbid_unknown_fields=True):
@@ -52,7 +57,47 @@ class Prove(msgspec.Struct, frozen=True, tag="prove", forbid_unknown_fields=True
     target: Target
 
 
-Job = Compile | PlanModel | Prove
+_Shapes = Annotated[tuple[Annotated[tuple[int, ...], Meta(max_length=64)], ...], Meta(max_length=4096)]
+
+
+class CallRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A call to try plans on: the shapes of its inputs (None: any that the model can have), and the inputs where they
+    were sampled."""
+
+    signature: _Shapes | None
+    inputs: Annotated[tuple[TensorData, ...], Meta(max_length=4096)] = ()
+
+
+class TryPlan(msgspec.Struct, frozen=True, tag="try", forbid_unknown_fields=True):
+    """Time a plan against the one that answers now. `entry` is the candidate's, with kernels; `incumbent` the
+    signatures of the plan in the cache that answers now, None if that is the baseline."""
+
+    path: str
+    stamp: tuple[int, ...] | None
+    cache_dir: str
+    parts: dict[str, str]
+    threads: Annotated[int, Meta(ge=1, le=1024)]
+    entry: bytes
+    incumbent: Annotated[tuple[_Shapes, ...], Meta(max_length=64)] | None
+    calls: Annotated[tuple[CallRecord, ...], Meta(min_length=1, max_length=16)]
+    budget_s: Annotated[float, Meta(gt=0, le=600)]
+
+
+class Remember(msgspec.Struct, frozen=True, tag="remember", forbid_unknown_fields=True):
+    """Write rows to the store at this place."""
+
+    store: Annotated[str, Meta(min_length=1)]
+    rows: Annotated[tuple[Row, ...], Meta(max_length=65_536)]
+
+
+class Recall(msgspec.Struct, frozen=True, tag="recall", forbid_unknown_fields=True):
+    """Ask the store at this place which of these kernels are in quarantine."""
+
+    store: Annotated[str, Meta(min_length=1)]
+    kernels: Annotated[tuple[str, ...], Meta(max_length=65_536)]
+
+
+Job = Compile | PlanModel | Prove | TryPlan | Remember | Recall
 
 
 class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -95,11 +140,32 @@ class PlannedModel(msgspec.Struct, frozen=True, tag="planned", forbid_unknown_fi
     programs: Annotated[tuple[str, ...], Meta(max_length=4096)]
     target: Target
     cases: Annotated[tuple[PlacedCase, ...], Meta(max_length=65_536)] = ()
+    key: Annotated[str, Meta(max_length=200)] = ""
+    """What decisions about it are kept under."""
 
 
-Reply = Compiled | PlannedModel | Proof | Failure
+class TriedPlan(msgspec.Struct, frozen=True, tag="tried plan", forbid_unknown_fields=True):
+    """What was measured for each call."""
+
+    compared: Annotated[tuple[Compared, ...], Meta(max_length=16)]
+
+
+class Remembered(msgspec.Struct, frozen=True, tag="remembered", forbid_unknown_fields=True):
+    """How many rows were written, and how many that were there do not validate."""
+
+    written: Annotated[int, Meta(ge=0)]
+    ignored: Annotated[int, Meta(ge=0)]
+
+
+class Recalled(msgspec.Struct, frozen=True, tag="recalled", forbid_unknown_fields=True):
+    """The kernels in quarantine."""
+
+    quarantined: Annotated[tuple[Quarantine, ...], Meta(max_length=65_536)]
+
+
+Reply = Compiled | PlannedModel | Proof | TriedPlan | Remembered | Recalled | Failure
 REPLIES: msgspec.msgpack.Decoder[Ready | Reply] = msgspec.msgpack.Decoder(
-    Ready | Compiled | PlannedModel | Proof | Failure
+    Ready | Compiled | PlannedModel | Proof | TriedPlan | Remembered | Recalled | Failure
 )
 REQUESTS: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)
 
@@ -112,6 +178,10 @@ def fits(job: Job, reply: Reply) -> bool:
         return isinstance(reply, PlannedModel)
     if isinstance(job, Prove):
         return isinstance(reply, Proof)
+    if isinstance(job, TryPlan):
+        return isinstance(reply, TriedPlan) and len(reply.compared) == len(job.calls)
+    if isinstance(job, Remember | Recall):
+        return isinstance(reply, Remembered if isinstance(job, Remember) else Recalled)
     return isinstance(reply, Compiled) and len(reply.codes) == len(job.programs)
 
 

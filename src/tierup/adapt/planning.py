@@ -7,19 +7,22 @@ the plan, it is made in this process.
 from __future__ import annotations
 
 import resource
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import msgspec
 
 from tierup.adapt.background import NO_TARGET
+from tierup.adapt.learn import decision_key
 from tierup.adapt.messages import PlanModel, PlannedModel
 from tierup.adapt.proofs import placed_cases
 from tierup.codegen.target import Target, target_of
-from tierup.errors import ConfigError, ModelError
+from tierup.errors import ConfigError, ModelError, StoreError, TierupError
 from tierup.frontends.onnx import Imported, load_onnx
 from tierup.ir.graph import Weights
 from tierup.ir.types import Array, dtype_from_numpy
+from tierup.logs import logger
 from tierup.lower.text import print_program
 from tierup.plan.program import BASELINE, Plan, StepCode
 from tierup.profile.identity import identify
@@ -29,8 +32,13 @@ from tierup.runtime.executable import weights_of
 from tierup.runtime.progress import Signature
 from tierup.store.plans import Plans
 from tierup.store.records import MODEL, AboutRecord, EntryRecord, dtype_codes, known_dtype, plan_record
+from tierup.store.rows import Decision
 from tierup.store.source import FileSource, Source
 from tierup.store.weights import place
+
+DECISION_S = 86_400.0  # how long a plan that was turned away once is left alone
+
+log = logger(__name__)
 
 
 @dataclass(frozen=True)
@@ -86,15 +94,39 @@ def plan_model(job: PlanModel) -> PlannedModel:
     source = FileSource(job.path)
     if job.stamp is not None and source.stamp != job.stamp:
         raise ModelError(f"'{job.path}' is not the file that it was")
+    plans = Plans(job.cache_dir, job.threads)
+    key = decision_key(plans.full_parts(source, job.parts), job.signatures)
+    if job.store:
+        _check_not_turned_away(job.store, key)
     _allow_bytes(2 * source.size_bytes)
     imported = load_onnx(job.path)
     planned = make_plan(imported, job.signatures)
     if not planned.compiled.plan.slots:
         return PlannedModel(b"", (), planned.target)
-    plans = Plans(job.cache_dir, job.threads)
     entry = make_entry(planned, imported, source, job.parts, plans)
     cases = placed_cases(planned.compiled, planned.weights)
-    return PlannedModel(msgspec.msgpack.encode(entry), tuple(planned.texts), planned.target, cases)
+    return PlannedModel(msgspec.msgpack.encode(entry), tuple(planned.texts), planned.target, cases, key)
+
+
+def _check_not_turned_away(place: str, key: str) -> None:
+    """A plan that was too slow lately, or wrong, is not built again; without a store nothing is known."""
+    from tierup.store.learned import Store
+
+    try:
+        with Store(place) as store:
+            known = store.get(Decision, key)
+    except StoreError as error:
+        log.warning("%s", error)
+        return
+    if known is None or known.row.outcome == "swapped":
+        return
+    decision = known.row
+    if time.time() - known.made_s < DECISION_S * max(1, decision.failures):
+        raise TurnedAway(f"{decision.outcome} before, and not tried again for a while: {decision.reason}")
+
+
+class TurnedAway(TierupError):
+    """The store says that such a plan did not pay."""
 
 
 def _allow_bytes(count: int) -> None:

@@ -1,4 +1,4 @@
-"""From the baseline to tier 1: plan, build, prove, go live, keep.
+"""From one tier to the next: plan, build, prove, try, go live, keep.
 
 In the background the plan is made by a worker, and comes as the entry that the plan cache will keep; the model then
 starts from it as it would start from the cache. A caller that waits for a tier has it planned in its own process.
@@ -8,14 +8,18 @@ Whatever goes wrong leaves the model on the tier that it is on, with the reason 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 import msgspec
 
 from tierup.adapt.background import NO_TARGET, Climb, Stopped
-from tierup.adapt.builders import Builders, Built, codes, run_in_background
-from tierup.adapt.messages import Failure, PlacedCase, PlanModel, PlannedModel
+from tierup.adapt.builders import Builders, Built, codes, run_all_in_background, run_in_background
+from tierup.adapt.compare import LEAST_GAIN
+from tierup.adapt.learn import decision_row, kernel_rows, machine_row, trial_rows
+from tierup.adapt.memory import MEMORY, place_of
+from tierup.adapt.messages import Failure, PlacedCase, PlanModel, PlannedModel, Recall, Recalled, TriedPlan, TryPlan
 from tierup.adapt.proof import Refusal
 from tierup.adapt.proofs import placed_cases, refusals_of
 from tierup.adapt.workers import WorkersUnavailable
@@ -23,6 +27,8 @@ from tierup.codegen.image import runs_images
 from tierup.codegen.target import Target, target_of
 from tierup.config import Config
 from tierup.errors import TierupError
+from tierup.events import Built as BuiltEvent
+from tierup.events import Compared, Planned, Proved, Refused, StoreIgnored, Tried
 from tierup.logs import logger
 from tierup.profile.identity import identify
 from tierup.runtime.executable import Baseline, bind_plan, executable
@@ -37,6 +43,11 @@ from tierup.store.source import FileSource, Source
 
 log = logger(__name__)
 
+
+TRIAL_S = 3.0  # for all signatures of a trial; three pairs are timed even if they take longer
+_TRIAL_LIMIT_S = 60.0  # with loading both plans; what takes longer hangs
+_STORE_LIMIT_S = 30.0
+_MOST_BYTES = 48 << 20  # of an entry that is sent to a worker
 
 Prove = Callable[[Sequence[str], Sequence[Built]], Sequence[Refusal]]  # of tile programs as text, and their kernels
 
@@ -69,6 +80,8 @@ def tier_up_quietly(climb: Climb, prove: Prove | None = None) -> None:
     except Exception as error:
         reason = str(error) if isinstance(error, TierupError) else f"{type(error).__name__}: {error}"
         log.warning("model %r stays as it is: %s", climb.name, reason, exc_info=not isinstance(error, TierupError))
+    if reason:
+        climb.progress.events.add(Refused("climb", reason))
     climb.progress.finish(reason)
     if climb.config.adapt and not climb.progress.stopped:
         from tierup.profile.machine import measure_once
@@ -81,19 +94,32 @@ def _with_plan_from_worker(climb: Climb, prove: Prove | None) -> None:
     config, plans = climb.config, _plans(climb.config)
     source = climb.origin().source
     assert source is not None  # `_can_plan_apart` has seen it
+    began_s = time.monotonic()
     try:
-        entry, planned = _plan_apart(source, config, climb.signatures)
+        entry, planned = _plan_apart(source, config, climb.signatures, place_of(config) if _consults(climb) else "")
     except WorkersUnavailable as error:
         log.warning("the plan of model %r is made in this process: %s", climb.name, error)
         _with_plan_from_here(climb, prove)
         return
+    climb.progress.events.add(Planned(len(planned.programs), time.monotonic() - began_s))
     kernels = _build(climb, planned.programs, planned.target)
+    _check_quarantine(climb, kernels)
     errors: dict[int, KernelError] = {}
+    began_s = time.monotonic()
     _check_proofs(climb, planned.programs, kernels, prove or _in_workers(planned.cases, planned.target, config, errors))
+    worst = max((error.worst for error in errors.values()), default=0.0)
+    climb.progress.events.add(Proved(len(kernels), worst, time.monotonic() - began_s))
     entry = _with_kernels(entry, kernels, True, errors)
+    learned = _Learned(climb, planned, errors)
+    try:
+        tried = _try(climb, source, entry, learned.compared)
+    except NotBetter as error:
+        learned.keep("refused", str(error))
+        raise
     origin = climb.origin()
     warm = restore(plans.open(source, entry), origin, config, climb.constants)
-    climb.go_live(warm.program, warm.serving)
+    climb.go_live(warm.program, warm.serving, tried)
+    learned.keep("swapped", "")
     with _not_kept(climb):
         plans.write(source, entry)
     origin.forget()
@@ -114,6 +140,8 @@ def _with_plan_from_here(climb: Climb, prove: Prove | None, forced: bool = False
     if prove is None and not forced:  # a caller that forces a tier gets it as it is
         prove = _in_workers(placed_cases(planned.compiled, planned.weights), planned.target, config, errors)
     _check_proofs(climb, texts, kernels, prove)
+    if config.adapt and not forced:
+        climb.progress.events.add(Tried(False, (), 0.0, "there is no file that a worker could read it from"))
     baseline = Baseline(origin.imported)
     constants = bind_plan(plan, planned.weights, config.threads, climb.constants)
     program = executable(plan, planned.weights, baseline=baseline, constants=constants)
@@ -143,10 +171,18 @@ def _can_plan_apart(climb: Climb) -> bool:
     return True
 
 
-def _plan_apart(source: Source, config: Config, signatures: tuple[Signature, ...]) -> tuple[EntryRecord, PlannedModel]:
+def _consults(climb: Climb) -> bool:
+    """Whether it counts what became of such a plan before."""
+    return climb.config.adapt and not climb.again
+
+
+def _plan_apart(
+    source: Source, config: Config, signatures: tuple[Signature, ...], store: str
+) -> tuple[EntryRecord, PlannedModel]:
     """The plan's entry without kernels, and what its kernels are built of and proved on."""
     with _as_file(source, _plans(config).folder) as (path, stamp):
-        job = PlanModel(path, stamp, config.cache_path, cache_parts(config.precision), config.threads, signatures)
+        parts = cache_parts(config.precision)
+        job = PlanModel(path, stamp, config.cache_path, parts, config.threads, signatures, store)
         reply = run_in_background(job)
     if isinstance(reply, Failure):
         raise NotBetter(reply.reason)
@@ -176,6 +212,7 @@ def _build(climb: Climb, texts: Sequence[str], target: Target, urgent: bool = Fa
     climb.origin()
     config, counts = climb.config, climb.progress.counts
     workers = config.threads if urgent else max(1, config.threads - 1)  # calls go on meanwhile
+    began_s = time.monotonic()
     builders = Builders(ObjectCache(config.cache_dir / "objects"), workers)
     try:
         results = builders.compile_texts(texts, target, urgent=urgent)
@@ -184,7 +221,9 @@ def _build(climb: Climb, texts: Sequence[str], target: Target, urgent: bool = Fa
         counts.object_misses += builders.counters.builds
     codes(results)
     built = [result for result in results if isinstance(result, Built)]
-    counts.object_hits += sum(kernel.cached for kernel in built)
+    cached = sum(kernel.cached for kernel in built)
+    counts.object_hits += cached
+    climb.progress.events.add(BuiltEvent(builders.counters.builds, cached, time.monotonic() - began_s))
     return built
 
 
@@ -203,6 +242,94 @@ def _check_proofs(climb: Climb, texts: Sequence[str], kernels: Sequence[Built], 
     climb.progress.counts.refusals += len(refusals)
     if refusals:
         raise NotBetter(f"kernel {refusals[0].slot} of {len(kernels)} was refused: {refusals[0].reason}")
+
+
+def _check_quarantine(climb: Climb, kernels: Sequence[Built]) -> None:
+    """NotBetter if one of the kernels gave wrong answers before. A store that does not work knows of none."""
+    if not climb.config.adapt:
+        return
+    job = Recall(place_of(climb.config), tuple(dict.fromkeys(kernel.key for kernel in kernels)))
+    try:
+        (reply,) = run_all_in_background([job], at_most=1, limit_s=_STORE_LIMIT_S)
+    except WorkersUnavailable as error:
+        reply = Failure(str(error))
+    if isinstance(reply, Failure):
+        climb.progress.events.add(StoreIgnored(reply.reason))
+    elif isinstance(reply, Recalled) and reply.quarantined:
+        climb.progress.counts.refusals += 1
+        raise NotBetter(f"{len(reply.quarantined)} kernels are in quarantine: {reply.quarantined[0].reason}")
+
+
+class _Learned:
+    """What a climb leaves in the store."""
+
+    def __init__(self, climb: Climb, planned: PlannedModel, errors: dict[int, KernelError]) -> None:
+        self._climb, self._planned, self._errors = climb, planned, errors
+        self.compared: list[Compared] = []
+
+    def keep(self, outcome: str, reason: str) -> None:
+        """Queue the rows to be written."""
+        climb, planned = self._climb, self._planned
+        if not climb.config.adapt:
+            return
+        machine = machine_row()
+        rows = [
+            machine,
+            *kernel_rows(planned.programs, planned.target, self._errors, machine.key),
+            *trial_rows(planned.key, self.compared, machine.key),
+            decision_row(planned.key, machine.key, climb.name, 2 if climb.signatures else 1, outcome, reason),
+        ]
+        MEMORY.remember(climb.config, rows, climb.progress.events)
+
+
+def _try(climb: Climb, source: Source, entry: EntryRecord, kept: list[Compared]) -> bool:
+    """Whether a worker measured a gain above noise; NotBetter if it measured that there is none.
+
+    Where nothing can be measured, live calls have to show it. `kept` takes what was measured.
+    """
+    if not climb.config.adapt:
+        return False
+    began_s = time.monotonic()
+    compared = _time_apart(climb, source, entry)
+    taken_s = time.monotonic() - began_s
+    climb.origin()
+    if isinstance(compared, str):
+        climb.progress.events.add(Tried(False, (), taken_s, compared))
+        return False
+    kept += compared
+    better = is_better(compared)
+    climb.progress.events.add(Tried(better, compared, taken_s))
+    if not better:
+        climb.progress.counts.refusals += 1
+        raise NotBetter(f"the kernels are not faster than what answers now: {'; '.join(map(str, compared))}")
+    return True
+
+
+def is_better(compared: Sequence[Compared]) -> bool:
+    """Whether there is a signature with a gain above noise, and none with a loss."""
+    beyond = [0 if abs(one.gain) <= max(one.margin, LEAST_GAIN) else 1 if one.gain > 0 else -1 for one in compared]
+    return 1 in beyond and -1 not in beyond
+
+
+def _time_apart(climb: Climb, source: Source, entry: EntryRecord) -> tuple[Compared, ...] | str:
+    """What a worker measured, or why it could not."""
+    config, calls, content = climb.config, climb.calls(), msgspec.msgpack.encode(entry)
+    if not calls:
+        return "there is no call that it could be tried on"
+    if len(content) > _MOST_BYTES:
+        return f"the plan takes {len(content)} bytes, which is too much to send"
+    with _as_file(source, _plans(config).folder) as (path, stamp):
+        parts = cache_parts(config.precision)
+        threads, incumbent = config.threads, climb.incumbent
+        job = TryPlan(path, stamp, config.cache_path, parts, threads, content, incumbent, calls, TRIAL_S)
+        try:
+            (reply,) = run_all_in_background([job], at_most=1, limit_s=_TRIAL_LIMIT_S)
+        except WorkersUnavailable as error:
+            return str(error)
+    if isinstance(reply, Failure):
+        return reply.reason
+    assert isinstance(reply, TriedPlan)  # the only other reply that fits such a job
+    return reply.compared
 
 
 def _with_kernels(

@@ -13,24 +13,37 @@ import socket
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from tierup.adapt.messages import (
     Compile,
     Compiled,
+    Failure,
     Job,
     PlanModel,
     PlannedModel,
     Prove,
     Ready,
+    Recall,
+    Recalled,
+    Remember,
+    Remembered,
     Reply,
+    TriedPlan,
+    TryPlan,
     failure,
     pack,
     receive,
 )
 from tierup.adapt.proof import Proof
 from tierup.adapt.watch import watch_parent
+from tierup.store.rows import Decision, Quarantine
 from tierup.store.versions import emitter_version
+
+if TYPE_CHECKING:
+    from tierup.store.learned import Store
 
 _MEMORY_BYTES = 4 << 30  # at least: LLVM needs some hundred MiB for the largest kernels, a plan what its weights take
 
@@ -77,7 +90,43 @@ def _prove(job: Prove) -> Proof:
     return prove_job(job)
 
 
-_ANSWERS: dict[type[Job], Callable[[Any], Reply]] = {Compile: _compile, PlanModel: _plan, Prove: _prove}
+def _try(job: TryPlan) -> TriedPlan | Failure:
+    from tierup.adapt.contest import try_plan
+
+    return try_plan(job)
+
+
+def _remember(job: Remember) -> Remembered:
+    from tierup.store.learned import Store
+
+    with Store(job.store) as store:
+        store.put([_counted(store, row) if isinstance(row, Decision) else row for row in job.rows])
+        return Remembered(store.counters.written, store.counters.ignored)
+
+
+def _recall(job: Recall) -> Recalled:
+    from tierup.store.learned import Store
+
+    with Store(job.store) as store:
+        return Recalled(tuple(found.row for found in store.find(Quarantine, job.kernels).values()))
+
+
+def _counted(store: Store, decision: Decision) -> Decision:
+    """How often such a plan was turned away in a row."""
+    if decision.outcome == "swapped":
+        return decision
+    known = store.get(Decision, decision.key)
+    return replace(decision, failures=min(1000, 1 + (0 if known is None else known.row.failures)))
+
+
+_ANSWERS: dict[type[Job], Callable[[Any], Reply]] = {
+    Compile: _compile,
+    PlanModel: _plan,
+    Prove: _prove,
+    TryPlan: _try,
+    Remember: _remember,
+    Recall: _recall,
+}
 
 
 def _limit_memory() -> None:

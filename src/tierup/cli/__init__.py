@@ -167,6 +167,54 @@ def doctor(
     show(data_dir, json, remeasure, Console())
 
 
+cache_app = typer.Typer(help="What is kept of models on this machine: kernels, plans, what was learned.")
+app.add_typer(cache_app, name="cache", no_args_is_help=True)
+
+
+@cache_app.command("ls", epilog="Example: tierup cache ls --json cache.json")
+def cache_ls(json: JsonFile = None) -> None:
+    """List kernels, plans, decisions and what is in quarantine."""
+    from rich.console import Console
+
+    from tierup.cli.cache import list_caches
+    from tierup.config import Config
+
+    list_caches(Config(), json, Console())
+
+
+@cache_app.command("explain", epilog="Example: tierup cache explain model.onnx")
+def cache_explain(model: ModelPath) -> None:
+    """Say whether a model starts from the cache, and which part of the key differs if it does not."""
+    from rich.console import Console
+
+    from tierup.cli.cache import explain_cache
+    from tierup.config import Config
+
+    explain_cache(model, Config(), Console())
+
+
+@cache_app.command("verify", epilog="Example: tierup cache verify")
+def cache_verify() -> None:
+    """Read everything and remove what is damaged; exit code 1 if anything was."""
+    from rich.console import Console
+
+    from tierup.cli.cache import verify_caches
+    from tierup.config import Config
+
+    sys.exit(1 if verify_caches(Config(), Console()) else 0)
+
+
+@cache_app.command("clear", epilog="Example: tierup cache clear")
+def cache_clear() -> None:
+    """Remove everything: it can be made and learned again."""
+    from rich.console import Console
+
+    from tierup.cli.cache import clear_caches
+    from tierup.config import Config
+
+    clear_caches(Config(), Console())
+
+
 def main() -> None:
     """Run the command line; an error that was raised on purpose is one sentence, and exit code 1."""
     try:

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from tierup.cli.inputs import OPEN_SIZES, gather_inputs
+from tierup.cli.live import LiveView
 from tierup.cli.show import brief, duration, write_json
 from tierup.errors import InputError
 from tierup.session import Model, load
@@ -61,16 +61,14 @@ def _first_answer(
 
 
 def _time_calls(console: Console, model: Model, values: dict[str, Any], calls: int) -> list[float]:
-    """Seconds of each call; a bar is shown while it takes long."""
+    """Seconds of each call; what happens meanwhile is shown."""
     times_s = []
-    columns = (TextColumn("calling"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task("calls", total=calls)
+    with LiveView(console, model, calls) as view:
         for _ in range(calls):
             started = time.perf_counter()
             model.run(values)
             times_s.append(time.perf_counter() - started)
-            progress.advance(task)
+            view.called(times_s[-1])
     return times_s
 
 

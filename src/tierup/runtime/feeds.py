@@ -14,6 +14,8 @@ import numpy as np
 from tierup.errors import InputError
 from tierup.ir.types import Array, DType, MapType, OptionalType, SequenceType, TensorType, Type, dtype_from_numpy
 
+_CHECKED_OBJECT = -2  # for the native runner: sequences, maps and strings are checked in Python
+
 
 class Input(msgspec.Struct, frozen=True):
     """A model's input as calls are checked against it. A dim is a number, the name of an open one, or None.
@@ -45,6 +47,25 @@ class Output(msgspec.Struct, frozen=True):
     def dtype(self) -> np.dtype[Any] | None:
         """NumPy's dtype; None where the output is no tensor."""
         return self.type.dtype.numpy if isinstance(self.type, TensorType) else None
+
+
+def native_inputs(inputs: Sequence[Input]) -> list[tuple[str, int, list[int] | None, bool]]:
+    """(name, dtype code, shape, required): see `Runner`."""
+    numbers: dict[str, int] = {}
+    specs: list[tuple[str, int, list[int] | None, bool]] = []
+    for spec in inputs:
+        tensor = isinstance(spec.type, TensorType) and spec.type.dtype is not DType.STR
+        if not tensor or not isinstance(spec.type, TensorType):
+            specs.append((spec.name, _CHECKED_OBJECT, None, spec.required))
+            continue
+        shape = None
+        if spec.shape is not None:
+            shape = [
+                -1 if dim is None else dim if isinstance(dim, int) else -2 - numbers.setdefault(dim, len(numbers))
+                for dim in spec.shape
+            ]
+        specs.append((spec.name, spec.type.dtype.code, shape, spec.required))
+    return specs
 
 
 def check_feeds(inputs: Sequence[Input], feeds: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from tierup.events import Events
+
 if TYPE_CHECKING:
     from tierup.plan.program import Plan
     from tierup.runtime.constants import Constants
@@ -29,6 +31,10 @@ class Serving(msgspec.Struct, frozen=True):
     baseline: Baseline | None = None
     constants: Constants = {}
     errors: tuple[tuple[int, KernelError], ...] = ()
+    parts: dict[str, str] = {}
+    """What it was made of, by name; empty if it is not kept."""
+    keys: tuple[str, ...] = ()
+    """What the kernel of each slot is called in the object cache."""
 
     @classmethod
     def of(
@@ -61,7 +67,9 @@ class Counts(msgspec.Struct):
 
     builds: int = 0
     swaps: int = 0
+    rollbacks: int = 0
     refusals: int = 0
+    quarantined: int = 0
     plan_hits: int = 0
     plan_misses: int = 0
     object_hits: int = 0
@@ -78,6 +86,7 @@ class Progress:
         self.stopped = False  # closed or frozen: nothing goes live any more
         self.reason = ""  # why the model did not get further
         self.counts = Counts()
+        self.events = Events()
 
     @property
     def settled(self) -> bool:
@@ -111,4 +120,5 @@ class Progress:
     def abandon(self, reason: str) -> None:
         """In a forked child: the thread that did the work is not there, and may have held the locks."""
         self._done, self.may_begin, self.lock = threading.Event(), threading.Event(), threading.Lock()
+        self.events.forked()
         self.finish(reason)

@@ -56,8 +56,9 @@ def restore(entry: Entry, origin: Origin, config: Config, known: Constants | Non
         program.publish({slot: (address, code) for slot, address in enumerate(code.addresses)})
     plan = record.plan
     serving = Serving(
-        len(plan.kernels), plan.kernel_steps, plan.fallback_nodes, plan.signatures, baseline, constants, plan.errors
-    )
+        len(plan.kernels), plan.kernel_steps, plan.fallback_nodes, plan.signatures, baseline, constants, plan.errors,
+        record.parts, tuple(kernel.key for kernel in plan.kernels),
+    )  # fmt: skip
     return Warm(record.about, program, serving)
 
 

@@ -38,6 +38,17 @@ class Entry:
         self.record, self.weights = record, weights
 
 
+class Kept(msgspec.Struct, frozen=True):
+    """An entry as people look at it; `parts` is what it was made for."""
+
+    model: str
+    parts: dict[str, str]
+    kernels: int
+    signatures: tuple[tuple[tuple[int, ...], ...], ...]
+    size_bytes: int
+    used_s: float
+
+
 class Plans:
     """The folder of entries."""
 
@@ -115,6 +126,56 @@ class Plans:
         make_private(self.folder)
         write_whole(self._path(source, record.parts), (_MAGIC, sha256(payload).digest(), payload))
         self.evict()
+
+    def remove(self, source: Source, parts: Mapping[str, str]) -> None:
+        """Take out the entry of this model, if there is one and it can be."""
+        with suppress(OSError):
+            os.unlink(self._path(source, self.full_parts(source, parts)))
+
+    def entries(self) -> list[Kept]:
+        """What is stored, the last used first. Damaged entries are left out."""
+        found = []
+        for name, status in self._files():
+            with suppress(OSError, ValueError, RecursionError):
+                record = _decode(read_own(os.path.join(self.folder, name), MAX_ENTRY_BYTES))
+                plan, parts = record.plan, record.parts
+                size, used_s = status.st_size, status.st_mtime
+                found.append(Kept(record.about.name, parts, len(plan.kernels), plan.signatures, size, used_s))
+        return sorted(found, key=lambda kept: -kept.used_s)
+
+    def verify(self) -> int:
+        """Read every entry, and remove those that are damaged: how many there were."""
+        damaged = 0
+        for name, _ in self._files():
+            try:
+                _decode(read_own(os.path.join(self.folder, name), MAX_ENTRY_BYTES))
+            except FileNotFoundError:
+                continue
+            except (OSError, ValueError, RecursionError):
+                damaged += self._unlink(name)
+        return damaged
+
+    def clear(self) -> int:
+        """Remove every entry and what lies beside it: how many entries there were."""
+        names = [name for name, _ in self._files()]
+        for name in names:
+            self._unlink(_beside(name))
+        return sum(self._unlink(name) for name in names)
+
+    def _files(self) -> list[tuple[str, os.stat_result]]:
+        try:
+            check_private(self.folder)
+            with os.scandir(self.folder) as found:
+                return [(file.name, file.stat()) for file in found if file.name.endswith(".plan")]
+        except OSError:
+            return []
+
+    def _unlink(self, name: str) -> int:
+        try:
+            os.unlink(os.path.join(self.folder, name))
+        except OSError:
+            return 0
+        return 1
 
     def evict(self) -> None:
         """Remove what was not used for longest, until the folder is within its limits."""

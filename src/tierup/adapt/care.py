@@ -1,0 +1,129 @@
+"""What is done for a model while it serves: watch the last swap, go back where it does not pay, keep samples to try on.
+
+All of it happens at the end of a call that native code picked for it, on the caller's thread, so it is short and rare:
+a look costs some 100 µs, and the next one is put off until that is a few thousandths of what calls take.
+"""
+
+from __future__ import annotations
+
+from statistics import fmean
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from tierup.adapt.live import LOOK_AFTER, Backoff, Finding, Watch
+from tierup.adapt.messages import CallRecord
+from tierup.adapt.tensors import CALL_LIMIT_BYTES, TensorData, records_of
+from tierup.events import Confirmed, RolledBack, Suspected
+
+if TYPE_CHECKING:
+    from tierup import _native
+    from tierup.config import Config
+    from tierup.runtime.progress import Progress, Serving, Signature
+
+_LOOK_SHARE = 0.002  # of the time of calls that looking at them may take
+_LEAST_BETWEEN_LOOKS = 64
+_KEPT_SAMPLES = 4  # signatures whose inputs are kept
+_TRIED_CALLS = 3  # signatures that a plan with open sizes is tried on
+
+
+class Previous(msgspec.Struct, frozen=True):
+    """What answered before the last swap."""
+
+    program: _native.Program
+    serving: Serving
+
+
+class Care:
+    """One model's. `runner` is the model in every method: nothing here keeps it alive."""
+
+    def __init__(self, progress: Progress, config: Config, name: str) -> None:
+        self._config, self._name = config, name
+        self.backoff = Backoff()
+        self.watch: Watch | None = None
+        self.previous: Previous | None = None
+        self._progress = progress
+        self._samples: dict[Signature, tuple[TensorData, ...]] = {}
+
+    def swapped(self, runner: _native.Runner, previous: Previous, tried: bool) -> None:
+        """A new program answers since now."""
+        assert runner.program is not None
+        self.watch = Watch(previous.program.number, runner.program.number, runner.times(), tried=tried)
+        self.previous = previous
+        runner.set_rival(None)
+        runner.notice_after(LOOK_AFTER)
+
+    def look(self, runner: _native.Runner, serving: Serving) -> Previous | None:
+        """Look at the last calls. What to go back to, if the plan that answers does not pay."""
+        watch, previous, events = self.watch, self.previous, self._progress.events
+        if watch is None or previous is None or runner.program is None or runner.program.number != watch.candidate:
+            return None
+        found: Finding = watch.look(runner.times(), runner.timed)
+        match found.action:
+            case "compare":
+                runner.set_rival(previous.program, 0.5, seed=runner.calls)
+                events.add(Suspected(serving.tier, found.reason))
+            case "keep":
+                runner.set_rival(None)
+                events.add(Confirmed(serving.tier, found.reason))
+                self._learn(runner, serving)
+            case "go back":
+                runner.set_rival(None)
+                self.watch = self.previous = None
+                self._progress.counts.rollbacks += 1
+                events.add(RolledBack(serving.tier, previous.serving.tier, found.reason))
+                for signature in (*(set(serving.signatures) - set(previous.serving.signatures)), serving.tier):
+                    self.backoff.failed(signature, runner.calls)
+                self._learn(runner, serving, "rolled back", found.reason)
+                return previous
+        return None
+
+    def _learn(self, runner: _native.Runner, serving: Serving, outcome: str = "", reason: str = "") -> None:
+        """Keep how long calls take, and what became of the plan."""
+        if not serving.parts:
+            return
+        from tierup.adapt.learn import decision_key, decision_row, machine_row, profile_rows
+        from tierup.adapt.memory import MEMORY
+
+        assert runner.program is not None
+        machine, key = machine_row(), decision_key(serving.parts, serving.signatures)
+        rows = [
+            machine,
+            *profile_rows(key, machine.key, self._name, serving.tier, runner.program.number, runner.times()),
+            *([decision_row(key, machine.key, self._name, serving.tier, outcome, reason)] if outcome else ()),
+        ]
+        MEMORY.remember(self._config, rows, self._progress.events)
+
+    def next_look(self, runner: _native.Runner, began_s: float) -> int:
+        """After how many calls to look again, if looking took from `began_s` until now."""
+        if self.watch is not None and self.watch.open:
+            return LOOK_AFTER
+        times = runner.times()
+        call_s = 1e-9 * fmean(taken for _, _, taken in times[-64:]) if times else 1e-3
+        cost_s = perf_counter() - began_s
+        return max(_LEAST_BETWEEN_LOOKS, int(cost_s / (_LOOK_SHARE * max(call_s, 1e-7))))
+
+    def keep_sample(self, feeds: dict[str, Any]) -> None:
+        """Keep a copy of a call's inputs, to try plans on; the oldest signature goes."""
+        records = records_of(feeds, CALL_LIMIT_BYTES // _KEPT_SAMPLES)
+        if records is None:
+            return
+        signature = tuple(record.shape for record in records)
+        self._samples.pop(signature, None)
+        self._samples[signature] = records
+        while len(self._samples) > _KEPT_SAMPLES:
+            del self._samples[next(iter(self._samples))]
+
+    def calls_to_try(self, runner: _native.Runner, closed: tuple[Signature, ...]) -> tuple[CallRecord, ...]:
+        """Calls of the signatures that are to be closed, or of the most frequent ones; inputs where they are kept."""
+        if closed:
+            return tuple(CallRecord(signature, self._samples.get(signature, ())) for signature in closed)
+        seen = sorted(runner.signatures(), key=lambda entry: -entry[1])
+        shapes = [tuple(shape for shape in signature if shape is not None) for signature, _ in seen]
+        known = [
+            CallRecord(signature, self._samples.get(signature, ()))
+            for signature, (whole, _) in zip(shapes, seen, strict=True)
+            if signature in self._samples or None not in whole
+        ]
+        return tuple(known[:_TRIED_CALLS]) or (CallRecord(None),)

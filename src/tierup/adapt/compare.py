@@ -1,0 +1,70 @@
+"""Times of two plans -> which of them is faster, and how sure that is.
+
+Times are compared in pairs that were taken one after the other, by the logarithm of their ratio: what slows the machine
+down slows both. A median is not moved by the calls that something else interrupted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from statistics import median
+
+LEAST_GAIN = 0.02  # what a swap has to save at least: below, the next compiler or the weather decides
+_FEW = 8  # pairs, below which their whole range counts as noise
+_SIGMAS = 3.0
+_MAD_TO_SIGMA = 1.4826
+_MEDIAN_TO_MEAN = 1.2533  # how much less a median tells of normal numbers than their mean
+
+# The sequential test: the candidate is faster in 7 of 10 pairs, or in 3 of 10; wrong once in a hundred.
+_STEP = math.log(0.7 / 0.3)
+_SURE = math.log(99)
+
+
+def log_gain(pairs: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """The median of log(incumbent ÷ candidate), and the margin that noise could make up."""
+    ratios = [math.log(incumbent / candidate) for incumbent, candidate in pairs]
+    middle = median(ratios)
+    if len(ratios) < _FEW:
+        return middle, max(ratios) - min(ratios)
+    spread = _MAD_TO_SIGMA * median(abs(ratio - middle) for ratio in ratios)
+    return middle, _SIGMAS * _MEDIAN_TO_MEAN * spread / math.sqrt(len(ratios))
+
+
+def decided(pairs: Sequence[tuple[float, float]], least: int = 3) -> bool:
+    """Whether more pairs would hardly change what these say: far beyond noise, or noise is small."""
+    if len(pairs) < 2:
+        return False
+    gain, margin = log_gain(pairs)
+    if len(pairs) < _FEW:  # two that both say twice, or some whose range is small beside what they say
+        return (len(pairs) >= least or abs(gain) > math.log(2)) and abs(gain) > max(3 * margin, 0.2)
+    return abs(gain) > max(margin, LEAST_GAIN) * 1.5 or (margin < LEAST_GAIN / 2 and abs(gain) < LEAST_GAIN / 2)
+
+
+def saved(gain: float) -> float:
+    """A logarithm of a ratio as the share of time that is saved; negative where it is lost."""
+    return 1 - math.exp(-gain)
+
+
+class SequentialTest:
+    """Takes pairs of live times as they come, until it is decided who is faster."""
+
+    def __init__(self) -> None:
+        self.pairs = self.wins = 0
+        self._evidence = 0.0
+
+    def add(self, pairs: Iterable[tuple[float, float]]) -> bool | None:
+        """True: the candidate is faster; False: it is not; None: not known yet. Pairs are (incumbent, candidate)."""
+        for incumbent, candidate in pairs:
+            if self.verdict is not None:
+                break
+            if incumbent != candidate:
+                self.pairs += 1
+                self.wins += candidate < incumbent
+                self._evidence += _STEP if candidate < incumbent else -_STEP
+        return self.verdict
+
+    @property
+    def verdict(self) -> bool | None:
+        """What is known so far."""
+        return None if abs(self._evidence) < _SURE else self._evidence > 0

@@ -1,0 +1,156 @@
+"""A trial in a worker: two plans of one model timed in turn, on sampled or drawn inputs.
+
+In: a model file, the entry of the candidate, who answers now, and calls. Out: what was measured for each signature.
+Both run whole, with their own packed weights and as many threads as they will have, one call of each after the other,
+so that each finds the caches as the other left them: weights that are larger than the last-level cache have to be read
+anew as they have to in service.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from statistics import median
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from tierup import _native
+from tierup.adapt.compare import decided, log_gain, saved
+from tierup.adapt.messages import CallRecord, Failure, TriedPlan, TryPlan
+from tierup.adapt.tensors import array_of
+from tierup.config import Config
+from tierup.errors import InputError, ModelError
+from tierup.events import Compared
+from tierup.ir.types import Array
+from tierup.runtime.executable import executable
+from tierup.runtime.feeds import Input, Output, native_inputs
+from tierup.runtime.origin import Origin
+from tierup.runtime.setup import configure
+from tierup.runtime.warm import restore
+from tierup.store.plans import Plans
+from tierup.store.records import AboutRecord, EntryRecord, type_of
+from tierup.store.source import FileSource
+
+# A block of calls gives one time, that of its fastest call: others were interrupted by whoever goes first. It takes
+# about so long, and has at least so many calls unless they are long.
+_BLOCK_S, _BLOCK_CALLS, _LONG_S = 0.002, 5, 0.01
+_LEAST_PAIRS, _MOST_PAIRS = 3, 60
+_SETS = 3  # of drawn inputs, which calls rotate over
+
+Feeds = dict[str, Any]
+
+
+def try_plan(job: TryPlan) -> TriedPlan | Failure:
+    """Time the candidate against the incumbent on every call of the job."""
+    source = FileSource(job.path)
+    if job.stamp is not None and source.stamp != job.stamp:
+        raise ModelError(f"'{job.path}' is not the file that it was")
+    config = Config(threads=job.threads, cache_dir=job.cache_dir, force_tier=0)
+    configure(config)
+    plans, origin = Plans(job.cache_dir, job.threads), Origin(job.path)
+    entry = msgspec.msgpack.decode(job.entry, type=EntryRecord)
+    warm = restore(plans.open(source, entry), origin, config)
+    if job.incumbent is None:
+        from tierup.plan.baseline import baseline
+
+        imported = origin.imported()
+        incumbent = executable(baseline(imported.graph), imported.weights)
+    else:
+        found = plans.find(source, job.parts)
+        if found is None or found.record.plan.signatures != job.incumbent:
+            return Failure("the plan that answers now is not in the cache")
+        incumbent = restore(found, origin, config, warm.serving.constants).program
+    runners = _runner(entry.about, incumbent), _runner(entry.about, warm.program)
+    budget_s = job.budget_s / max(1, len(job.calls))
+    calls = [call if call.signature is not None else _any_call(origin) for call in job.calls]
+    compared = [_compare(entry.about, call, *runners, budget_s) for call in calls]
+    return TriedPlan(tuple(compared))
+
+
+def _runner(about: AboutRecord, program: _native.Program) -> Callable[[Feeds], Any]:
+    inputs = [Input(v.name, type_of(v.type), v.shape, v.onnx_type, v.required) for v in about.inputs]
+    outputs = [Output(v.name, type_of(v.type), v.shape, v.onnx_type) for v in about.outputs]
+    runner = _native.Runner(native_inputs(inputs), [output.name for output in outputs])
+    runner.program = program
+    return runner.call_dict
+
+
+def _compare(
+    about: AboutRecord,
+    call: CallRecord,
+    incumbent: Callable[[Feeds], Any],
+    candidate: Callable[[Feeds], Any],
+    budget_s: float,
+) -> Compared:
+    """Blocks of calls in turn, until it is decided or the time is over."""
+    sets = [_given(call)] if call.inputs else [_drawn(about, call, seed) for seed in range(_SETS)]
+    for feeds in sets:
+        candidate(feeds)  # also what goes wrong does so here
+    pairs: list[tuple[float, float]] = []
+    deadline = time.monotonic() + budget_s
+    while len(pairs) < _MOST_PAIRS and not decided(pairs):
+        if len(pairs) >= _LEAST_PAIRS and time.monotonic() > deadline:
+            break
+        if len(pairs) % 2:
+            new = _seconds(candidate, sets)
+            pairs.append((_seconds(incumbent, sets), new))
+        else:
+            old = _seconds(incumbent, sets)
+            pairs.append((old, _seconds(candidate, sets)))
+    gain, margin = log_gain(pairs)
+    before, after = (1e6 * median(times) for times in zip(*pairs, strict=True))
+    return Compared(call.signature or (), len(pairs), before, after, saved(gain), margin)
+
+
+def _seconds(run: Callable[[Feeds], Any], sets: list[Feeds]) -> float:
+    """The fastest call of a block."""
+    fastest, spent, calls = math.inf, 0.0, 0
+    while not calls or (spent < _BLOCK_S or (calls < _BLOCK_CALLS and fastest < _LONG_S)):
+        begin = time.perf_counter()
+        run(sets[calls % len(sets)])
+        taken = time.perf_counter() - begin
+        fastest, spent, calls = min(fastest, taken), spent + taken, calls + 1
+    return fastest
+
+
+def _any_call(origin: Origin) -> CallRecord:
+    """Sizes with which the model's own sizes make sense."""
+    from tierup.ir.types import TensorType
+    from tierup.rewrite.assume import draw_examples
+
+    graph = origin.imported().graph
+    sizes = next(iter(draw_examples(graph)), {})
+    signature = []
+    for position, value in enumerate(graph.inputs):
+        kind = graph.type(value)
+        shape = kind.shape if isinstance(kind, TensorType) else None
+        if shape is None:
+            raise InputError("the model says too little about its inputs to draw any")
+        dims = [dim if isinstance(dim, int) else sizes.get((position, axis)) for axis, dim in enumerate(shape)]
+        if None in dims:
+            raise InputError("no sizes were found that the model can have")
+        signature.append(tuple(dim for dim in dims if dim is not None))
+    return CallRecord(tuple(signature))
+
+
+def _given(call: CallRecord) -> Feeds:
+    return {tensor.name: array_of(tensor) for tensor in call.inputs}
+
+
+def _drawn(about: AboutRecord, call: CallRecord, seed: int) -> Feeds:
+    """Inputs with these shapes. Floats are normal; integers are 0 or 1: ids, masks and places nearly everywhere."""
+    random = np.random.default_rng(seed)
+    if call.signature is None or len(call.signature) != len(about.inputs):
+        raise InputError("only calls whose inputs are all tensors can be drawn")
+    feeds: Feeds = {}
+    for value, shape in zip(about.inputs, call.signature, strict=True):
+        kind = type_of(value.type)
+        dtype: np.dtype[Any] | None = getattr(getattr(kind, "dtype", None), "numpy", None)
+        if dtype is None or dtype.kind == "O":
+            raise InputError(f"input '{value.name}' is no tensor of numbers, and cannot be drawn")
+        drawn: Array = random.integers(0, 2, shape) if dtype.kind in "iub" else random.standard_normal(shape)
+        feeds[value.name] = drawn.astype(dtype)
+    return feeds

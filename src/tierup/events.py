@@ -1,0 +1,242 @@
+"""One typed stream of what happened to a model: planned, built, proved, tried, swapped, and what went back out.
+
+Every step that changes a model, or that was decided against, is an event with its reason and numbers. Reports, logs,
+the command line and pages read this stream and nothing else. It is bounded: the oldest events go, and are counted.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from itertools import islice
+
+import msgspec
+
+from tierup.logs import tell
+
+KEPT = 1000
+
+Shapes = tuple[tuple[int, ...], ...]
+
+
+class Loaded(msgspec.Struct, frozen=True, tag="loaded"):
+    """The model can answer. `warm`: its plan came out of the cache."""
+
+    tier: int
+    warm: bool
+
+    def __str__(self) -> str:
+        return f"loaded on tier {self.tier}" + (" from the plan cache" if self.warm else "")
+
+
+class Queued(msgspec.Struct, frozen=True, tag="queued"):
+    """A better plan is wanted; so many models wait before it."""
+
+    tier: int
+    waiting: int
+    signatures: tuple[Shapes, ...] = ()
+
+    def __str__(self) -> str:
+        closed = f" for {shapes_text(self.signatures)}" if self.signatures else ""
+        return f"tier {self.tier} queued{closed}, {self.waiting} before it"
+
+
+class Planned(msgspec.Struct, frozen=True, tag="planned"):
+    kernels: int
+    seconds: float
+
+    def __str__(self) -> str:
+        return f"planned {self.kernels} kernels in {self.seconds:.2f} s"
+
+
+class Built(msgspec.Struct, frozen=True, tag="built"):
+    """Kernels that were compiled, and those that the cache had."""
+
+    compiled: int
+    cached: int
+    seconds: float
+
+    def __str__(self) -> str:
+        return f"built {self.compiled} kernels in {self.seconds:.2f} s, {self.cached} from the cache"
+
+
+class Proved(msgspec.Struct, frozen=True, tag="proved"):
+    """`worst` is the largest error in units of eps · B."""
+
+    kernels: int
+    worst: float
+    seconds: float
+
+    def __str__(self) -> str:
+        return f"proved {self.kernels} kernels in {self.seconds:.2f} s, errors up to {self.worst:.2g} eps·B"
+
+
+class Compared(msgspec.Struct, frozen=True, tag="compared"):
+    """One signature in a trial: medians of both, the share of time that is saved, and what noise could feign."""
+
+    signature: Shapes
+    pairs: int
+    incumbent_us: float
+    candidate_us: float
+    gain: float
+    margin: float
+
+    def __str__(self) -> str:
+        return (
+            f"{_shape_text(self.signature)}: {self.incumbent_us:.4g} to {self.candidate_us:.4g} µs, "
+            f"{100 * self.gain:+.1f}% saved ± {100 * self.margin:.1f}%, {self.pairs} pairs"
+        )
+
+
+class Tried(msgspec.Struct, frozen=True, tag="tried"):
+    """Candidate and incumbent were timed in turn in a worker; or `why_not` says why they could not be."""
+
+    better: bool
+    compared: tuple[Compared, ...]
+    seconds: float
+    why_not: str = ""
+
+    def __str__(self) -> str:
+        if self.why_not:
+            return f"not tried: {self.why_not}"
+        verdict = "faster" if self.better else "not faster"
+        return f"tried in {self.seconds:.2f} s, {verdict}: " + "; ".join(map(str, self.compared))
+
+
+class Swapped(msgspec.Struct, frozen=True, tag="swapped"):
+    before: int
+    tier: int
+    kernels: int
+
+    def __str__(self) -> str:
+        return f"swapped from tier {self.before} to tier {self.tier}, {self.kernels} kernels"
+
+
+class Confirmed(msgspec.Struct, frozen=True, tag="confirmed"):
+    """On live calls, too, the new plan is no slower than what it replaced."""
+
+    tier: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"tier {self.tier} confirmed on live calls: {self.reason}"
+
+
+class Suspected(msgspec.Struct, frozen=True, tag="suspected"):
+    """The plan may not pay on live calls: from now on both answer, drawn at random, until it is decided."""
+
+    tier: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"tier {self.tier} compared on live calls: {self.reason}"
+
+
+class RolledBack(msgspec.Struct, frozen=True, tag="rolled back"):
+    before: int
+    tier: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"rolled back from tier {self.before} to tier {self.tier}: {self.reason}"
+
+
+class Refused(msgspec.Struct, frozen=True, tag="refused"):
+    """A plan that does not go live; `stage` is where that was decided."""
+
+    stage: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"refused at {self.stage}: {self.reason}"
+
+
+class Quarantined(msgspec.Struct, frozen=True, tag="quarantined"):
+    """Live calls got wrong answers: these kernels do not serve again. `call` is the number of the call."""
+
+    kernels: tuple[str, ...]
+    call: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"quarantined {len(self.kernels)} kernels after call {self.call}: {self.reason}"
+
+
+class StoreIgnored(msgspec.Struct, frozen=True, tag="store ignored"):
+    """What was learned could not be read or kept; nothing else hangs on it."""
+
+    reason: str
+
+    def __str__(self) -> str:
+        return f"the store was not used: {self.reason}"
+
+
+Event = (
+    Loaded | Queued | Planned | Built | Proved | Tried | Swapped | Confirmed | Suspected | RolledBack | Refused
+    | Quarantined | StoreIgnored
+)  # fmt: skip
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """An event, and when it was: the number of seconds since 1970, and how many calls there were before."""
+
+    at_s: float
+    calls: int
+    event: Event
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain data: the event's name, its fields, and a sentence."""
+        fields: dict[str, object] = msgspec.to_builtins(self.event)
+        name = fields.pop("type")
+        return {"at_s": self.at_s, "calls": self.calls, "event": name, **fields, "text": str(self.event)}
+
+
+class Events:
+    """The stream of one model. Threads may share it."""
+
+    def __init__(self, kept: int = KEPT) -> None:
+        self.calls: Callable[[], int] = int  # how many calls there were; whoever counts them says how to ask
+        self.name = ""
+        self._entries: deque[Entry] = deque(maxlen=kept)
+        self._lock = threading.Lock()
+        self._total = 0
+
+    def add(self, event: Event) -> None:
+        """Something happened now."""
+        entry = Entry(time.time(), self.calls(), event)
+        with self._lock:
+            self._entries.append(entry)
+            self._total += 1
+        tell(__name__, "model %r: %s", self.name, event)
+
+    def all(self) -> tuple[Entry, ...]:
+        """What is kept, the oldest first."""
+        with self._lock:
+            return tuple(self._entries)
+
+    def since(self, number: int) -> tuple[tuple[Entry, ...], int]:
+        """What came after the first so many events, as far as it is kept, and how many there are now."""
+        with self._lock:
+            new = min(self._total - number, len(self._entries))
+            return tuple(islice(self._entries, len(self._entries) - new, None)), self._total
+
+    @property
+    def dropped(self) -> int:
+        """How many are no longer kept."""
+        with self._lock:
+            return self._total - len(self._entries)
+
+    def forked(self) -> None:
+        """In a forked child: another thread may have held the lock."""
+        self._lock = threading.Lock()
+
+
+def shapes_text(signatures: tuple[Shapes, ...]) -> str:
+    """Signatures as people read them."""
+    return "; ".join(map(_shape_text, signatures))
+
+
+def _shape_text(signature: Shapes) -> str:
+    return " ".join("×".join(map(str, shape)) or "()" for shape in signature) or "no inputs"

@@ -1,0 +1,65 @@
+"""Which of two plans is faster, and how sure that is."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tierup.adapt.compare import SequentialTest, decided, log_gain, saved
+
+
+def pairs(count: int, ratio: float, noise: float, seed: int = 0) -> list[tuple[float, float]]:
+    draw = random.Random(seed)
+    return [(ratio * draw.lognormvariate(0, noise), draw.lognormvariate(0, noise)) for _ in range(count)]
+
+
+def test_the_gain_is_the_median_and_the_margin_shrinks_with_pairs() -> None:
+    gain, margin = log_gain(pairs(1000, 1.5, 0.1))
+    assert saved(gain) == pytest.approx(1 / 3, abs=0.02)  # 1000 draws of sigma 0.14 put the median within 0.006
+    assert 0.005 < margin < log_gain(pairs(50, 1.5, 0.1))[1]
+
+
+def test_few_pairs_count_with_their_whole_range() -> None:
+    _, margin = log_gain([(2.0, 1.0), (1.0, 1.0), (1.0, 1.0)])
+    assert margin == pytest.approx(0.693, abs=0.001)  # log 2
+
+
+def test_an_interrupted_call_moves_nothing() -> None:
+    quiet = pairs(21, 1.2, 0.001)
+    gain, margin = log_gain([*quiet[:-1], (quiet[-1][0], 1000.0)])
+    assert saved(gain) == pytest.approx(1 - 1 / 1.2, abs=0.001)
+    assert margin < 0.01
+
+
+def test_equal_plans_are_within_their_margin() -> None:
+    """Three sigmas: once in 370 times noise looks like a gain."""
+    feigned = sum(abs(gain) > margin for gain, margin in (log_gain(pairs(30, 1, 0.1, seed)) for seed in range(300)))
+    assert feigned <= 9
+
+
+def test_it_is_decided_early_where_it_is_clear() -> None:
+    assert not decided([(10.0, 1.0)])
+    assert decided([(10.0, 1.0), (9.0, 1.0)])
+    assert not decided([(1.1, 1.0)] * 2)
+    assert not decided(pairs(5, 1.02, 0.1))
+    assert decided(pairs(60, 1.3, 0.05))
+    assert decided([(1.0, 1.0)] * 8)  # no noise, no difference
+
+
+@pytest.mark.parametrize(("share", "expected"), [(0.9, True), (0.1, False)])
+def test_the_sequential_test_ends_soon(share: float, expected: bool) -> None:
+    draw = random.Random(1)
+    test = SequentialTest()
+    verdict = test.add((1.0, 0.5 if draw.random() < share else 2.0) for _ in range(200))
+    assert verdict is expected
+    assert test.pairs < 40
+
+
+def test_equal_plans_are_seldom_told_apart_wrongly() -> None:
+    """A plan that wins 7 of 10 pairs is turned away once in a hundred times."""
+    wrong = 0
+    for seed in range(300):
+        draw = random.Random(seed)
+        wrong += SequentialTest().add((1.0, 0.5 if draw.random() < 0.7 else 2.0) for _ in range(1000)) is False
+    assert wrong <= 9

@@ -1,0 +1,77 @@
+"""`tierup cache`."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from tests.store.samples import entries, perceptron, saved, settings
+
+import tierup
+from tierup.adapt.memory import place_of
+from tierup.cli.cache import clear_caches, explain_cache, list_caches, verify_caches
+from tierup.store.learned import FILE, Store
+from tierup.store.rows import Decision, Quarantine
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tierup.Config:
+    """A cache with one plan, its kernels, and two rows."""
+    monkeypatch.delenv("TIERUP_FORCE_TIER")
+    config = settings(tmp_path)
+    assert tierup.load(saved(tmp_path, perceptron()), config=config).settle(timeout_s=120).tier == 1
+    with Store(place_of(config)) as store:
+        store.put([Decision("p", "m", "net", 2, "refused", "[too] slow"), Quarantine("k" * 64, "m", "wrong")])
+    return config
+
+
+def printed(show: object, *arguments: object) -> str:
+    text = io.StringIO()
+    show(*arguments, Console(file=text, width=200))  # type: ignore[operator]
+    return text.getvalue()
+
+
+def test_ls_lists_kernels_plans_and_what_was_learned(config: tierup.Config, tmp_path: Path) -> None:
+    text = printed(list_caches, config, tmp_path / "ls.json")
+    assert "plans: 1" in text
+    assert "net, tier 2: refused" in text
+    assert "[too] slow" in text
+    assert "quarantine kkkkkkkkkkkk: wrong" in text
+    record = json.loads((tmp_path / "ls.json").read_text())
+    assert record["kernels"] == record["plans"][0]["kernels"] > 0
+    assert record["learned"]["decision"] == 1
+
+
+def test_explain_names_the_part_that_differs(config: tierup.Config, tmp_path: Path) -> None:
+    assert "it is stored" in printed(explain_cache, tmp_path / "model.onnx", config)
+    other = saved(tmp_path, perceptron(5), "other.onnx")
+    text = printed(explain_cache, other, config)
+    assert "differs" in text
+    assert [line.split()[0] for line in text.splitlines()[1:]] == ["model"]
+    assert "empty" in printed(explain_cache, other, settings(tmp_path / "nowhere"))
+
+
+def test_verify_removes_what_is_damaged(config: tierup.Config, tmp_path: Path) -> None:
+    assert "0 kernels, 0 plans, 0 rows" in printed(verify_caches, config)
+    (entry,) = entries(tmp_path)
+    entry.write_bytes(entry.read_bytes()[:-1])
+    (tmp_path / "data" / FILE).write_bytes(b"no database" * 1000)
+    text = printed(verify_caches, config)
+    assert "0 kernels, 1 plans, 0 rows; stores set aside: 1" in text
+    assert entries(tmp_path) == []
+
+
+def test_clear_removes_everything(config: tierup.Config, tmp_path: Path) -> None:
+    text = printed(clear_caches, config)
+    assert "1 plans, 2 rows" in text
+    assert list((tmp_path / "cache" / "plans").iterdir()) == []
+    assert list((tmp_path / "cache" / "objects").iterdir()) == []
+
+
+def test_a_store_that_cannot_be_opened_is_said(config: tierup.Config, tmp_path: Path) -> None:
+    (tmp_path / "data").chmod(0o777)
+    assert "open to others" in printed(list_caches, config, None)
+    (tmp_path / "data").chmod(0o700)

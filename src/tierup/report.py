@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from tierup.config import BF16_ERROR_BOUND
 from tierup.runtime.progress import Counts, Signature
 from tierup.store.records import KernelError
 
@@ -28,6 +29,7 @@ class Report:
     fallback_nodes: int = 0
     deopts: int = 0
     errors: tuple[tuple[int, KernelError], ...] = ()
+    precision: str = "f32"
 
     @property
     def nodes(self) -> int:
@@ -47,6 +49,7 @@ class Report:
             "nodes": self.nodes,
             "ops": dict(self.ops),
             "threads": self.threads,
+            "precision": self.precision,
             "memory": {"weights_bytes": self.weights_bytes},
             "proofs": [
                 {"kernel": slot, **{name: getattr(error, name) for name in error.__struct_fields__}}
@@ -88,6 +91,8 @@ class Report:
         ]
         if self.errors:
             lines.append(self._proved())
+        if self.precision == "bf16":
+            lines.append(f"  {self._rounded()}")
         if self.signatures:
             closed = "; ".join(" ".join("×".join(map(str, shape)) for shape in s) for s in self.signatures)
             lines.insert(1, f"  sizes closed for {closed}")
@@ -101,6 +106,16 @@ class Report:
         ratios = [(error.rms / error.rms_baseline, slot) for slot, error in self.errors if error.rms_baseline > 0]
         beside = f"; RMS at most {max(ratios)[0]:.2f} times the baseline's (kernel {max(ratios)[1]})" if ratios else ""
         return f"  {len(self.errors)} kernels proved: errors up to {worst:.2g} eps·B (kernel {slot}){beside}"
+
+    def _rounded(self) -> str:
+        """What bf16 costs: the bound, and what was measured."""
+        narrowed = [(error.narrowed, slot) for slot, error in self.errors if error.narrowed > 0]
+        bound = f"at most {BF16_ERROR_BOUND:.2g} of Σ|a·w| in each product"
+        if not narrowed:
+            return f"precision bf16: sides of products are rounded, {bound}; no kernel with such a product was measured"
+        worst, slot = max(narrowed)
+        measured = f"RMS up to {worst:.2g} B (kernel {slot})"
+        return f"precision bf16: {len(narrowed)} kernels round their sides, {bound}; {measured}"
 
     def _made(self) -> str:
         counts = self.counts

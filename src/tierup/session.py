@@ -204,6 +204,7 @@ class _Session(_native.Runner):
             fallback_nodes=serving.fallback_nodes,
             deopts=serving.deopts,
             errors=serving.errors,
+            precision=self._config.precision,
         )
 
     def close(self) -> None:

@@ -10,8 +10,9 @@ from tierup.ir.dims import READS, DimBuilder, apply
 from tierup.ir.graph import Graph, ValueId, Weights
 from tierup.ir.types import Array, Dim, DType, Sym, TensorType
 from tierup.lower.interpret import interpret
-from tierup.lower.kernel import Kernel
+from tierup.lower.kernel import Kernel, Panels
 from tierup.lower.known import lower_known
+from tierup.lower.matmul import lower_matmul
 from tierup.lower.rows import lower_rows
 from tierup.lower.scan import lower_scan
 from tierup.lower.scatter import lower_scatter
@@ -19,16 +20,19 @@ from tierup.lower.tile import Buffer
 from tierup.plan.cut import cut
 from tierup.plan.regions import Cut, Region
 from tierup.reference.bind import bind
+from tierup.runtime.constants import pack_panels
 
-LOWERINGS = {"rows": lower_rows, "known": lower_known, "scan": lower_scan, "scatter": lower_scatter}
+LOWERINGS = {
+    "rows": lower_rows, "known": lower_known, "scan": lower_scan, "scatter": lower_scatter, "matmul": lower_matmul,
+}  # fmt: skip
 LANES = 4  # ragged edges and several steps even in small tensors
 
 
 class CutRun:
     """One call of a graph, unit by unit. `kernels` are what its regions became."""
 
-    def __init__(self, graph: Graph, weights: Weights, inputs: list[Array]) -> None:
-        self.graph, self.weights = graph, weights
+    def __init__(self, graph: Graph, weights: Weights, inputs: list[Array], dots: frozenset[str] = frozenset()) -> None:
+        self.graph, self.weights, self.dots = graph, weights, dots
         self.cut: Cut = cut(graph, weights)
         self.dims = DimBuilder(self.cut.dims)
         self.values: dict[ValueId, Array] = {value: weights[digest] for value, digest in graph.weights}
@@ -70,13 +74,16 @@ class CutRun:
                 self.values[value] = np.asarray(result)
 
     def _region(self, region: Region) -> None:
-        kernel = LOWERINGS[region.kind](self.graph, self.weights, region, self.dims, LANES)
+        more = {"dots": self.dots} if region.kind == "matmul" else {}
+        kernel = LOWERINGS[region.kind](self.graph, self.weights, region, self.dims, LANES, **more)
         self.kernels.append((region, kernel))
         passed = [buffer for buffer in kernel.program.buffers if buffer.mode != "scratch"]
         arrays: dict[str, Array] = {}
         for buffer, value in zip(passed, kernel.buffers, strict=True):
-            assert isinstance(value, int)
-            arrays[buffer.name] = self._array(buffer, value)
+            if isinstance(value, Panels):
+                arrays[buffer.name] = pack_panels(self.values[value.value], value.width, form=value.form).reshape(-1)
+            else:
+                arrays[buffer.name] = self._array(buffer, value)
         for buffer in kernel.program.buffers:
             if buffer.mode == "scratch":
                 count = self.size(kernel.scratch_bytes) // buffer.dtype.numpy.itemsize

@@ -42,6 +42,7 @@ class PlanModel(msgspec.Struct, frozen=True, tag="plan", forbid_unknown_fields=T
     parts: dict[str, str]
     threads: Annotated[int, Meta(ge=1, le=1024)]
     signatures: Annotated[tuple[tuple[tuple[int, ...], ...], ...], Meta(max_length=64)] = ()
+    precision: Annotated[str, Meta(max_length=16)] = "f32"
 
 
 class Prove(msgspec.Struct, frozen=True, tag="prove", forbid_unknown_fields=True):

@@ -12,10 +12,14 @@ from tierup.lower.tile import TileProgram
 
 @dataclass(frozen=True)
 class Panels:
-    """A constant matrix [K, N] as panels of `width` columns, each [K, width], the last one filled up with zeros."""
+    """A constant matrix [K, N] as panels of `width` columns, each [K, width], the last one filled up with zeros.
+
+    With a `form` of `plan/packing.py` the panels hold words of several rows instead.
+    """
 
     value: ValueId
     width: int
+    form: str = ""
 
 
 @dataclass(frozen=True)

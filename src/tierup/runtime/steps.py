@@ -28,8 +28,8 @@ from tierup.runtime.guards import DIM_CODES, GuardCode
 
 _HEAP, _ARENA = 0, 1
 _LOWERINGS = {
-    "rows": lower_rows, "matmul": lower_matmul, "conv": lower_conv, "attention": lower_attention, "known": lower_known,
-    "scan": lower_scan, "scatter": lower_scatter,
+    "rows": lower_rows, "conv": lower_conv, "attention": lower_attention, "known": lower_known, "scan": lower_scan,
+    "scatter": lower_scatter,
 }  # fmt: skip
 
 
@@ -80,9 +80,10 @@ class KernelCompiler(PlanCompiler):
             self.programs.append(program)
         return self._slots[text]
 
-    def panels(self, digest: str, width: int) -> int:
+    def panels(self, digest: str, panels: Panels) -> int:
         """The number of a packed constant."""
-        return self.constants.setdefault((digest, width), len(self.constants))
+        constant = (digest, panels.width, panels.form) if panels.form else (digest, panels.width)
+        return self.constants.setdefault(constant, len(self.constants))
 
 
 class Typical:
@@ -246,8 +247,10 @@ class KernelFunction(FunctionCompiler):
     def _lower(self, unit: Region | int) -> Kernel | None:
         if isinstance(unit, int):
             return None
-        lower = _LOWERINGS[unit.kind]
-        return lower(self.graph, self.compiler.weight_table, unit, self._dims, self.compiler.target.lanes)
+        target, weights = self.compiler.target, self.compiler.weight_table
+        if unit.kind == "matmul":
+            return lower_matmul(self.graph, weights, unit, self._dims, target.lanes, target.dots)
+        return _LOWERINGS[unit.kind](self.graph, weights, unit, self._dims, target.lanes)
 
     def _type(self, value: ValueId) -> TensorType:
         type = self.graph.type(value)
@@ -331,7 +334,7 @@ class KernelFunction(FunctionCompiler):
         """A register with a dense tensor: what comes from outside or from a call-out may be strided."""
         if isinstance(buffer, Panels):
             register = self.out.value()
-            self.out.emit(StepCode.CONSTANT, register, self.compiler.panels(self._digest(buffer.value), buffer.width))
+            self.out.emit(StepCode.CONSTANT, register, self.compiler.panels(self._digest(buffer.value), buffer))
             return register
         if buffer in self._native:
             return buffer

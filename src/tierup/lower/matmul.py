@@ -20,10 +20,9 @@ from dataclasses import dataclass, replace
 from tierup.ir.dims import DimBuilder
 from tierup.ir.graph import Graph, ValueId, Weights
 from tierup.ir.types import Dim, DType, Shape, TensorType
+from tierup.lower.epilogue import Epilogue
 from tierup.lower.kernel import Kernel, Panels
 from tierup.lower.names import Names, Sizes
-from tierup.lower.rows import map_statement
-from tierup.lower.sources import constant_scalar
 from tierup.lower.tile import (
     Arg,
     Buffer,
@@ -42,9 +41,10 @@ from tierup.lower.tile import (
     TileProgram,
 )
 from tierup.lower.views import View, Views, row_major
+from tierup.lower.windows import Spot
 from tierup.plan.packing import SUMMED, WORDS
-from tierup.plan.products import constant_behind, operand_reach
-from tierup.plan.regions import NARROW, Region
+from tierup.plan.products import constant_behind
+from tierup.plan.regions import Region
 
 # Vectors in a panel -> rows in a full tile: about 24 accumulators, which leaves registers for the panel and broadcasts.
 _TILES = {3: 8, 4: 6, 2: 8, 1: 8}
@@ -84,16 +84,13 @@ class _Matmul:
         self, graph: Graph, weights: Weights, region: Region, dims: DimBuilder, lanes: int, dots: Set[str]
     ) -> None:
         self._graph = graph
-        self._weights = weights
         self._product = graph.nodes[region.nodes[0]]
-        self._maps = [graph.nodes[index] for index in region.nodes[1:]]
         self._dims = dims
         stored = self._dtype(self._output())
         self._sum = DType.F32 if stored in (DType.F16, DType.BF16) else stored
         self._lanes = lanes = max(1, lanes * 4 // max(4, self._sum.numpy.itemsize))
         self._sizes = Sizes()
         self._names = Names()
-        self._domain = region.domain
         *batch, rows, self._n = region.domain
         constant = constant_behind(graph, self._input(1))
         self._packed = constant is not None and len(self._shape(1)) == 2
@@ -112,7 +109,7 @@ class _Matmul:
         self._width = self._vectors * lanes
         # Rows of a right side that lies the other way round are columns: a panel is turned over before it is used.
         self._turned = not self._packed and self._b.strides[-1] != 1 and self._b.strides[-2] == 1
-        self._operands: dict[ValueId, str] = {}
+        self._epilogue = Epilogue(graph, weights, region.nodes, self._names)
 
     def _input(self, index: int) -> ValueId:
         value = self._product.inputs[index]
@@ -145,7 +142,7 @@ class _Matmul:
         """How to compute on words; None where the machine or the sizes do not allow it."""
         left, right = self._dtype(self._input(0)), self._dtype(self._input(1))
         found = None
-        if left is right is DType.BF16 and self._sum is DType.F32:
+        if left is right is DType.BF16 and self._dtype(self._output()) is DType.F32:
             found = _Words("dot_bf16", WORDS["bf16"], "bf16")
         elif {left, right} <= {DType.I8, DType.U8} and self._dtype(self._weight) is right:
             moved = left is right
@@ -163,13 +160,12 @@ class _Matmul:
         return View(view.base, (self._m, self._dims.floordiv(self._k, group)), (rows, 1), offset)
 
     def kernel(self) -> Kernel:
-        result = (self._maps or [self._product])[-1].outputs[0]
-        assert result is not None
+        result = self._epilogue.result
         body, grid = self._body(), self._grid()
         sides = (self._input(0), self._weight)
         kinds = [DType.I32 if self._words is not None else self._dtype(side) for side in sides]
         buffers = [Buffer(name, kind) for name, kind in zip(("a", "w"), kinds, strict=True)]
-        buffers += [Buffer(name, self._dtype(value)) for value, name in self._operands.items()]
+        buffers += [Buffer(name, self._dtype(value)) for value, name in self._epilogue.operands.items()]
         buffers.append(Buffer("out", self._dtype(result), "out"))
         if self._turned:
             buffers.append(Buffer("scratch", self._sum, "scratch"))
@@ -178,7 +174,7 @@ class _Matmul:
         right = Panels(self._weight, self._width, form) if self._packed else self._b.base
         return Kernel(
             program,
-            (self._a.base, right, *self._operands, result),
+            (self._a.base, right, *self._epilogue.operands, result),
             tuple(self._sizes.dims),
             (*((size, 1) for size in self._batch), (self._n, self._width)),
             self._grain(),
@@ -243,7 +239,7 @@ class _Matmul:
     def _rows(self, rows: int, begin: Dim, end: Dim) -> Loop:
         i = f"i{rows}"
         body: list[Statement] = []
-        result = self._epilogue(body, i, self._total(body, rows))
+        result = self._epilogue.write(body, self._total(body, rows), self._sum, self._spot(i))
         body.append(Store("out", self._result_index(i), result))
         return Loop(i, self._sizes.of(end), rows, tuple(body), begin=self._sizes.of(begin), exact=True)
 
@@ -314,53 +310,12 @@ class _Matmul:
             return 1
         return max(split for split in _SPLITS if split * rows * self._vectors <= _ACCUMULATORS or split == 1)
 
-    def _epilogue(self, body: list[Statement], i: str, total: str) -> str:
-        """The maps behind the product on one tile; returns the name of the last."""
-        values: dict[ValueId, tuple[str, Tile]] = {}
-        values[self._output()] = (total, Tile(self._sum, (i, "j")))
-        for node in self._maps:
-            arguments = [self._argument(body, values, value, i) for value in node.inputs]
-            result = node.outputs[0]
-            assert result is not None
-            if self._dtype(result) in NARROW:  # the last of them: it is rounded where it is written
-                values[result] = arguments[0]
-                continue
-            values[result] = map_statement(body, self._names, node, arguments, self._dtype(result))
-        return values[(self._maps or [self._product])[-1].outputs[0] or 0][0] if self._maps else total
-
-    def _argument(
-        self, body: list[Statement], values: dict[ValueId, tuple[str, Tile]], value: ValueId | None, i: str
-    ) -> tuple[str, Tile]:
-        assert value is not None
-        if value in values:
-            return values[value]
-        type = self._graph.type(value)
-        assert isinstance(type, TensorType)
-        number = constant_scalar(self._graph, self._weights, value)
-        name = self._names.new("c")
-        if number is not None:
-            values[value] = (name, Tile(type.dtype))
-            body.append(Fill(name, Tile(type.dtype), number))
-            return values[value]
-        buffer = self._operands.setdefault(value, f"e{len(self._operands)}")
-        index, axes = self._operand_index(type, i)
-        values[value] = (name, Tile(type.dtype, axes))
-        body.append(Load(name, Tile(type.dtype, axes), buffer, index))
-        return values[value]
-
-    def _operand_index(self, type: TensorType, i: str) -> tuple[Index, tuple[str, ...]]:
-        """Where an operand of the epilogue lies: a single element, one for each column or row, or the whole shape."""
-        assert type.shape is not None
-        reach = operand_reach(type.shape, self._domain)
-        assert reach is not None
-        rows, columns = reach
-        if rows and columns:
-            return self._result_index(i), (i, "j")
-        if rows:
-            names = [*(f"g{axis}" for axis in range(len(self._batch))), i]
-            strides = zip(names, row_major((*self._batch, self._m), self._dims), strict=True)
-            return Index(tuple((name, self._sizes.of(stride)) for name, stride in strides)), (i,)
-        return (Index((("j", 1),)), ("j",)) if columns else (Index(), ())
+    def _spot(self, i: str) -> Spot:
+        """Where the results of a tile of rows lie."""
+        names = [*(f"g{axis}" for axis in range(len(self._batch))), i]
+        strides = zip(names, row_major((*self._batch, self._m), self._dims), strict=True)
+        rows = Index(tuple((name, self._sizes.of(stride)) for name, stride in strides))
+        return Spot((i, "j"), self._result_index(i), Index((("j", 1),)), rows)
 
 
 def _panel_vectors(columns: Dim, lanes: int, threads: int) -> int:

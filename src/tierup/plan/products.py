@@ -53,13 +53,14 @@ def _with_epilogue(
     ways comes together again.
     """
     nodes, best = [product], [product]
+    by_row = graph.nodes[product].op == "core.matmul"  # whose rows lie one after the other
     inside = set(graph.nodes[product].outputs)
     pending = {use for value in graph.nodes[product].outputs if value is not None for use in uses.get(value, ())}
     while pending:
         index = min(pending)
         pending.discard(index)
         node = graph.nodes[index]
-        if index in taken or not _is_epilogue(graph, node, inside, domain):
+        if index in taken or not _is_epilogue(graph, node, inside, domain, by_row):
             break
         nodes.append(index)
         inside.update(node.outputs)
@@ -89,13 +90,14 @@ def is_taken_in(graph: Graph, node: Node) -> bool:
     return not NARROW.intersection(types) or (node.op == "core.cast" and types == [DType.F32, DType.BF16])
 
 
-def _is_epilogue(graph: Graph, node: Node, inside: set[ValueId | None], domain: Shape) -> bool:
+def _is_epilogue(graph: Graph, node: Node, inside: set[ValueId | None], domain: Shape, by_row: bool) -> bool:
     if not is_taken_in(graph, node):
         return False
     if shape_of(tensor(graph, node.outputs[0])) != domain:
         return False
     shapes = [shape_of(tensor(graph, value)) for value in node.inputs if value not in inside]
-    return all(operand_reach(shape, domain) is not None for shape in shapes)
+    refused = (None,) if by_row else (None, (True, False))
+    return all(operand_reach(shape, domain) not in refused for shape in shapes)
 
 
 def operand_reach(shape: Shape, domain: Shape) -> tuple[bool, bool] | None:

@@ -59,6 +59,7 @@ def test_an_argument_wins_over_the_environment(monkeypatch: pytest.MonkeyPatch) 
         ("threads", 1.5),
         ("threads", "two"),
         ("precision", "f8"),
+        ("precision", "f16"),
         ("adapt", "maybe"),
         ("adapt", 3),
         ("cache_dir", 5),

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MAX_THREADS = 1024
+# Rounding to nearest in bf16 is off by at most 2^-8 of a number: of a product of two by (1 + 2^-8)² - 1.
+BF16_ERROR_BOUND = 2.0**-7 + 2.0**-16
 
 
 def _available_threads() -> int:
@@ -22,7 +24,8 @@ class Config:
     """Settings of one model. What is not given comes from the environment, then from the defaults.
 
     threads       how many cores a call may use (default: those that this process may run on)
-    precision     "f32": compute in the model's own types
+    precision     "f32": compute in the model's own types. "bf16": products of f32 round both sides to bf16 and sum up
+                  in f32, on machines with instructions for that; the report says what it costs
     adapt         whether a model may go on changing once it is on tier 1; without, nothing is measured or learned
     cache_dir     plans, machine code and other files that can be made again
     data_dir      what was measured and learned
@@ -151,9 +154,9 @@ def _path(name: str, value: Any) -> str:
 
 
 def _precision(name: str, value: Any) -> str:
-    if value != "f32":
-        raise ConfigError(f"{name} must be 'f32', the one precision that this version computes in, but is {value!r}")
-    return "f32"
+    if value not in ("f32", "bf16"):
+        raise ConfigError(f"{name} must be 'f32' or 'bf16', but is {value!r}")
+    return str(value)
 
 
 def _text(name: str, value: Any) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from tierup.config import BF16_ERROR_BOUND
 from tierup.events import Confirmed, Entry, Quarantined, Refused, RolledBack, Suspected, Swapped, Tried
 from tierup.runtime.progress import Counts, Signature
 from tierup.store.records import KernelError
@@ -34,6 +35,7 @@ class Report:
     errors: tuple[tuple[int, KernelError], ...] = ()
     events: tuple[Entry, ...] = ()
     events_dropped: int = 0
+    precision: str = "f32"
 
     @property
     def nodes(self) -> int:
@@ -53,6 +55,7 @@ class Report:
             "nodes": self.nodes,
             "ops": dict(self.ops),
             "threads": self.threads,
+            "precision": self.precision,
             "memory": {"weights_bytes": self.weights_bytes},
             "proofs": [
                 {"kernel": slot, **{name: getattr(error, name) for name in error.__struct_fields__}}
@@ -96,6 +99,8 @@ class Report:
         ]
         if self.errors:
             lines.append(self._proved())
+        if self.precision == "bf16":
+            lines.append(f"  {self._rounded()}")
         lines += self._decisions()
         if self.signatures:
             closed = "; ".join(" ".join("×".join(map(str, shape)) for shape in s) for s in self.signatures)
@@ -120,6 +125,16 @@ class Report:
         return ["  decisions:"] + [
             f"    {entry.at_s - began_s:7.2f} s, call {entry.calls}: {entry.event}" for entry in decided[-_SHOWN:]
         ]
+
+    def _rounded(self) -> str:
+        """What bf16 costs: the bound, and what was measured."""
+        narrowed = [(error.narrowed, slot) for slot, error in self.errors if error.narrowed > 0]
+        bound = f"at most {BF16_ERROR_BOUND:.2g} of Σ|a·w| in each product"
+        if not narrowed:
+            return f"precision bf16: sides of products are rounded, {bound}; no kernel with such a product was measured"
+        worst, slot = max(narrowed)
+        measured = f"RMS up to {worst:.2g} B (kernel {slot})"
+        return f"precision bf16: {len(narrowed)} kernels round their sides, {bound}; {measured}"
 
     def _made(self) -> str:
         counts = self.counts

@@ -313,6 +313,7 @@ class _Session(_native.Runner):
             errors=serving.errors,
             events=progress.events.all(),
             events_dropped=progress.events.dropped,
+            precision=self._config.precision,
         )
 
     @property

@@ -137,7 +137,8 @@ def test_the_figures_as_json(perceptron: Path, tmp_path: Path) -> None:
         "outputs": ["h: f32[7, 64]"],
         "node": "node_h",
     }
-    assert first["recipe"]["panels"] == [{"value": "w0", "width": first["recipe"]["grid"][0]["step"]}]
+    width = first["recipe"]["grid"][0]["step"]
+    assert first["recipe"]["panels"] == [{"value": "w0", "width": width, "form": ""}]
     assert [(pair["producer"], pair["consumer"], pair["values"]) for pair in found["refused"]] == [
         (0, 1, ["r"]),
         (1, 2, ["m"]),

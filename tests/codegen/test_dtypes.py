@@ -17,7 +17,7 @@ from tierup.codegen.target import AVX2, AVX512, NEON, Target
 from tierup.ir.graph import Node
 from tierup.ir.types import Array, DType
 from tierup.lower.text import parse_program
-from tierup.lower.tile import COMPARISONS, MAPS, TileProgram
+from tierup.lower.tile import COMPARISONS, MAPS, WORD_DOTS, TileProgram
 from tierup.lower.verify import MAP_KINDS, REDUCE_KINDS
 from tierup.reference import core
 from tierup.reference.cast import convert
@@ -66,7 +66,7 @@ def pairs(dtype: DType) -> tuple[Array, Array]:
 
 def maps_of(dtype: DType) -> list[str]:
     left_out = LEFT_OUT | {"pow"} if dtype.is_float else LEFT_OUT
-    return [op for op in MAPS if is_one_of(MAP_KINDS[op], dtype) and op not in left_out]
+    return [op for op in MAPS if is_one_of(MAP_KINDS[op], dtype) and op not in (*left_out, *WORD_DOTS)]
 
 
 def maps_program(dtype: DType, step: int) -> TileProgram:

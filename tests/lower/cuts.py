@@ -12,6 +12,7 @@ from tierup.ir.types import Array, Dim, DType, Sym, TensorType
 from tierup.lower.interpret import interpret
 from tierup.lower.kernel import Kernel, Panels
 from tierup.lower.known import lower_known
+from tierup.lower.matmul import lower_matmul
 from tierup.lower.recurrent import lower_recurrent
 from tierup.lower.rows import lower_rows
 from tierup.lower.scan import lower_scan
@@ -24,7 +25,7 @@ from tierup.runtime.constants import pack_panels
 
 LOWERINGS = {
     "rows": lower_rows, "known": lower_known, "recurrent": lower_recurrent, "scan": lower_scan,
-    "scatter": lower_scatter,
+    "scatter": lower_scatter, "matmul": lower_matmul,
 }  # fmt: skip
 LANES = 4  # ragged edges and several steps even in small tensors
 
@@ -32,8 +33,8 @@ LANES = 4  # ragged edges and several steps even in small tensors
 class CutRun:
     """One call of a graph, unit by unit. `kernels` are what its regions became."""
 
-    def __init__(self, graph: Graph, weights: Weights, inputs: list[Array]) -> None:
-        self.graph, self.weights = graph, weights
+    def __init__(self, graph: Graph, weights: Weights, inputs: list[Array], dots: frozenset[str] = frozenset()) -> None:
+        self.graph, self.weights, self.dots = graph, weights, dots
         self.cut: Cut = cut(graph, weights)
         self.dims = DimBuilder(self.cut.dims)
         self.values: dict[ValueId, Array] = {value: weights[digest] for value, digest in graph.weights}
@@ -75,14 +76,14 @@ class CutRun:
                 self.values[value] = np.asarray(result)
 
     def _region(self, region: Region) -> None:
-        kernel = LOWERINGS[region.kind](self.graph, self.weights, region, self.dims, LANES)
+        more = {"dots": self.dots} if region.kind == "matmul" else {}
+        kernel = LOWERINGS[region.kind](self.graph, self.weights, region, self.dims, LANES, **more)
         self.kernels.append((region, kernel))
         passed = [buffer for buffer in kernel.program.buffers if buffer.mode != "scratch"]
         arrays: dict[str, Array] = {}
         for buffer, value in zip(passed, kernel.buffers, strict=True):
             if isinstance(value, Panels):
-                packed = pack_panels(self.values[value.value], value.width, groups=value.groups)
-                arrays[buffer.name] = packed.reshape(-1)
+                arrays[buffer.name] = pack_panels(self.values[value.value], value.width, form=value.form).reshape(-1)
             else:
                 arrays[buffer.name] = self._array(buffer, value)
         for buffer in kernel.program.buffers:

@@ -31,6 +31,7 @@ from tierup.ir.types import DType
 from tierup.lower.tile import (
     COMPARISONS,
     MAPS,
+    WORD_DOTS,
     Buffer,
     Convert,
     Dot,
@@ -176,6 +177,7 @@ class _Drawing(Accesses):
             self.convert(first)
             return
         options = _FLOAT_MAPS if dtype.is_float else _BOOL_MAPS if dtype is DType.BOOL else _INTEGER_MAPS
+        options += tuple(op for op, total in WORD_DOTS.items() if total is dtype and DType.I32 in self.dtypes)
         options = tuple(op for op in options if op in self.maps)
         if first.error:
             options = tuple(op for op in options if op in _GENTLE)
@@ -188,6 +190,8 @@ class _Drawing(Accesses):
         dtype = first.type.dtype
         if op == "select":
             args = [self.operand(DType.BOOL, exact=True), first, self.operand(dtype)]
+        elif op in WORD_DOTS:
+            args = [self.operand(DType.I32, exact=True), self.operand(DType.I32, exact=True), first]
         else:
             exact = op not in ("min", "max")
             args = [first, *(self.operand(dtype, exact) for _ in range(MAPS[op] - 1))]

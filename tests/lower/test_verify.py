@@ -50,6 +50,8 @@ def test_samples_are_valid(sample: TileProgram) -> None:
         "%a : i32[j] = load n[j]\ncheck %a < s0\n%b : f32[i, j] = load x[%a * s1 + i]\nstore y[%a * 4 + i], %b",
         "%a : i64[j, i] = load n[i + j * 4]\n%b : f32[i, j] = load x[%a]\nstore y[%a + j * 0], %b\ncheck %a < -1",
         "%a : i64[] = fill 1\n%b : f32[] = load x[%a * 0 + %a * s1 + 7]",
+        "%a : i32[i] = fill 1\n%b : i32[j] = fill -1\n%c : f32[] = fill 0.0\n%d : f32[i, j] = dot_bf16 %a, %b, %c",
+        "%a : i32[i] = fill 1\n%b : i32[j] = fill -1\n%d : i32[i, j] = dot_bytes %a, %b, %b",
         "%a : u8[i] = fill 1\n%b : i8[i, j] = fill -1\n%c : i32[j] = fill 0\n%d : i32[j] = dot %a, %b, %c over i",
     ],
 )
@@ -130,6 +132,11 @@ def test_valid(lines: str) -> None:
         ("%a : i32[] = fill 0\n%b : i32[] = exp %a", "exp is not defined for i32"),
         ("%a : bool[] = fill true\n%b : bool[] = add %a, %a", "add is not defined for bool"),
         ("%a : f32[i] = fill 0.0\n%b : i32[] = convert %a", r"%a is f32\[i\]"),
+        # words
+        ("%a : i32[] = fill 0\n%b : i32[] = dot_bf16 %a, %a, %a", "dot_bf16 adds to f32"),
+        ("%a : f32[] = fill 0.0\n%b : f32[] = dot_bf16 %a, %a, %a", "takes two words of i32 first"),
+        ("%a : i32[] = fill 0\n%c : i64[] = fill 0\n%b : i64[] = dot_bytes %a, %a, %c", "dot_bytes adds to i32"),
+        ("%a : i32[] = fill 0\n%c : f32[] = fill 0.0\n%b : i32[] = dot_bf16 %a, %a, %c", "the result is f32"),
         # reductions and dots
         ("%a : f32[i] = fill 0.0\n%b : f32[] = reduce sum %a over j", r"f32\[i\] has no axis 'j'"),
         ("%a : f32[i] = fill 0.0\n%b : f32[i] = reduce sum %a over i", r"the result is f32\[\]"),

@@ -81,14 +81,15 @@ def test_a_reduction_behind_a_product() -> None:
 
 def test_an_operand_of_another_shape_behind_a_product() -> None:
     nodes = [node("MatMul", ["x", "w"], ["h"]), node("Add", ["h", "z"], ["y"])]
-    (border,) = parted(nodes, {"x": [6, 8], "z": [6, 1]}, ["y"], [floats("w", 8, 16)])
+    (border,) = parted(nodes, {"x": [3, 6, 8], "z": [3, 1, 1]}, ["y"], [floats("w", 8, 16)])
     assert border[:2] == ("matmul", "rows")
-    assert border[2].startswith("the map's other operand is neither whole, nor one for each column")
-    assert border[2].endswith("add with [6, 1]")
+    assert border[2].startswith("the map's other operand is neither whole, nor one for each row or column")
+    assert border[2].endswith("add with [3, 1, 1]")
 
 
-def test_a_cast_behind_a_product() -> None:
-    nodes = [node("MatMul", ["x", "w"], ["h"]), node("Cast", ["h"], ["y"], to=onnx.TensorProto.INT32)]
+def test_a_rounding_cast_behind_a_product() -> None:
+    """To f16: rounded after every op; of casts to narrow types a product takes in the one that the next needs."""
+    nodes = [node("MatMul", ["x", "w"], ["h"]), node("Cast", ["h"], ["y"], to=onnx.TensorProto.FLOAT16)]
     assert parted(nodes, {"x": [6, 8]}, ["y"], [floats("w", 8, 16)]) == [
         ("matmul", "rows", "cast follows the product, which does not take it in")
     ]

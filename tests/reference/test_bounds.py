@@ -31,6 +31,31 @@ UNIT = tolerance(1)
 INF, NAN = np.inf, np.nan
 
 
+def test_a_known_number_rounded_once_is_known() -> None:
+    """A cast of what came in is exact; of what was rounded before it is not."""
+    m = Maker([1.00390625, 3.4e38, 3.0])
+    cast = m.bounded(m.op("cast", m.inputs[0], to=DType.BF16.code, saturate=1))
+    np.testing.assert_array_equal(cast.value, [1.0, INF, 3.0])
+    assert cast.bound is None
+    again = Maker([1.00390625, 2.0])
+    value = again.op("cast", again.rounded(again.inputs[0]), to=DType.BF16.code, saturate=1)
+    assert (again.bounded(value).own > 0).all()
+
+
+def test_products_of_bf16_are_judged_as_f32() -> None:
+    a, b = (np.array(x).astype(DType.BF16.numpy) for x in ([[1.0, 2.0, -3.0]], [[4.0], [0.5], [2.0]]))
+    m = Maker(a, b)
+    y = m.bounded(m.op("matmul", *m.inputs, to=DType.F32.code))
+    assert (y.value.item(), y.dtype) == (-1.0, DType.F32)
+    assert y.own.item() == pytest.approx(11)  # 4 + 1 + 6, in units of f32
+    tiny = Maker(
+        np.array([[2.0**-130, 1.0]]).astype(DType.BF16.numpy), np.array([[2.0**120], [0.0]]).astype(DType.BF16.numpy)
+    )
+    y = tiny.bounded(tiny.op("matmul", *tiny.inputs, to=DType.F32.code))
+    assert within(np.float32([[0.0]]), y, UNIT).all()  # taken as zero
+    assert not within(np.float32([[2.0**-8]]), y, UNIT).any()
+
+
 class Maker:
     """Builds a graph over given arrays."""
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tierup.ir.types import DType
+from tierup.plan.packing import WORDS
 from tierup.runtime import constants
 from tierup.runtime.constants import bind_constants, pack_panels
 
@@ -37,12 +40,45 @@ def test_panels(layout: str, part_bytes: int, monkeypatch: pytest.MonkeyPatch) -
                 assert packed.size == 0 or packed.ctypes.data % 64 == 0
 
 
+@pytest.mark.parametrize("part_bytes", [64, 4 << 20], ids=["in parts", "at once"])
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("form", ["bf16", "bytes", "summed bytes"])
+def test_panels_of_words(form: str, order: Any, part_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Word (k, j) holds rows g·k … g·k + g - 1 of column j, the first in the lowest bits."""
+    monkeypatch.setattr(constants, "_PART_BYTES", part_bytes)
+    random, group = np.random.default_rng(4), WORDS[form]
+    kinds = (np.float32,) if form == "bf16" else (np.int8, np.uint8)
+    for rows, columns, width, kind in itertools.product((0, 4, 12, 40), (0, 1, 5, 33), (1, 4, 16), kinds):
+        matrix = np.array(random.integers(-200, 200, (rows, columns)).astype(np.int16).astype(kind), order=order)
+        matrix = matrix * kind(1.01) if form == "bf16" else matrix
+        packed = pack_panels(matrix, width, form=form)
+        assert packed.dtype == np.int32
+        summed = form == "summed bytes"
+        assert packed.shape == (-(-columns // width), rows // group + summed, width)
+        small = matrix.astype(DType.BF16.numpy).view(np.uint16) if form == "bf16" else matrix.view(np.uint8)
+        expected = np.zeros(packed.shape, np.int64)
+        for row, column in np.ndindex(rows, columns):
+            place = column // width, summed + row // group, column % width
+            expected[place] += int(small[row, column]) << row % group * 32 // group
+        for column in range(columns if summed else 0):
+            factor = 128 if kind is np.uint8 else -128
+            expected[column // width, 0, column % width] = factor * int(matrix[:, column].astype(int).sum())
+        np.testing.assert_array_equal(packed, expected.astype(np.int32))
+
+
+@pytest.mark.parametrize(("form", "kind", "rows"), [("bf16", np.float32, 3), ("bytes", np.int8, 6), ("x", np.int8, 4),
+                                                   ("bytes", np.int16, 4)])  # fmt: skip
+def test_what_cannot_be_words_is_refused(form: str, kind: Any, rows: int) -> None:
+    with pytest.raises(ValueError, match="cannot be packed"):
+        pack_panels(np.zeros((rows, 4), kind), 4, form=form)
+
+
 @pytest.mark.parametrize("layout", ["C", "F"])
 @pytest.mark.parametrize("columns", [0, 5, 16, 33])
 def test_panels_of_groups(columns: int, layout: Any) -> None:
     """The panels of each group, side by side."""
     matrix = np.array(np.random.default_rng(0).standard_normal((7, 3 * columns)), np.float32, order=layout)
-    packed = pack_panels(matrix, 16, groups=3)
+    packed = pack_panels(matrix, 16, form="3 groups")
     groups = [packed_slowly(matrix[:, group * columns : (group + 1) * columns], 16) for group in range(3)]
     np.testing.assert_array_equal(packed, np.stack(groups, axis=2))
     (bound,) = bind_constants([("w", 16, 3)], {"w": matrix}).values()
@@ -51,7 +87,7 @@ def test_panels_of_groups(columns: int, layout: Any) -> None:
 
 def test_groups_are_equal_in_width() -> None:
     with pytest.raises(ValueError, match="7 columns cannot be divided into 3 groups"):
-        pack_panels(np.zeros((4, 7), np.float32), 16, groups=3)
+        pack_panels(np.zeros((4, 7), np.float32), 16, form="3 groups")
 
 
 @pytest.mark.parametrize("layout", ["C", "F"])

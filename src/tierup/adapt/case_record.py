@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from tierup.adapt.case import CONSTANT_LIMIT_ELEMS, Case, sizes_of, value_of, values_read, values_written
 from tierup.ir.dims import READS
-from tierup.ir.graph import Graph, Weights, weight_digest
+from tierup.ir.graph import Graph, ValueId, Weights, weight_digest
 from tierup.ir.parse import parse_graph
 from tierup.ir.text import print_graph
 from tierup.ir.types import Dim, DType, Sym, TensorType, dtype_from_code, dtype_from_numpy
@@ -19,7 +19,9 @@ from tierup.ir.verify import verify as verify_graph
 from tierup.lower.kernel import Kernel, Panels
 from tierup.lower.parse import parse_program
 from tierup.lower.text import print_program
+from tierup.lower.tile import Buffer
 from tierup.lower.verify import verify as verify_program
+from tierup.plan.packing import WORDS
 
 Size = Annotated[int, Meta(ge=-(1 << 62), le=1 << 62)] | Annotated[str, Meta(pattern=r"\Ad[0-9]{1,6}\Z")]
 _Text = Annotated[str, Meta(max_length=4 << 20)]
@@ -35,11 +37,11 @@ class ConstantRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class BufferRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A value that is passed to a kernel; in panels of `width` columns of each group unless that is 0."""
+    """A value that is passed to a kernel; in panels of `width` columns and this form unless the width is 0."""
 
     value: _Value
     width: Annotated[int, Meta(ge=0, le=1 << 16)] = 0
-    groups: Annotated[int, Meta(ge=1, le=16)] = 1
+    form: Annotated[str, Meta(max_length=40)] = ""
 
 
 class CallRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -86,7 +88,7 @@ def _constant_record(weights: Weights, digest: str) -> ConstantRecord:
 
 def _call_record(kernel: Kernel) -> CallRecord:
     buffers = (
-        BufferRecord(b.value, b.width, b.groups) if isinstance(b, Panels) else BufferRecord(b) for b in kernel.buffers
+        BufferRecord(b.value, b.width, b.form) if isinstance(b, Panels) else BufferRecord(b) for b in kernel.buffers
     )
     return CallRecord(
         print_program(kernel.program),
@@ -128,7 +130,7 @@ def _kernel(record: CallRecord) -> Kernel:
     verify_program(program)
     return Kernel(
         program,
-        tuple(Panels(b.value, b.width, b.groups) if b.width else b.value for b in record.buffers),
+        tuple(Panels(b.value, b.width, b.form) if b.width else b.value for b in record.buffers),
         tuple(map(_dim, record.sizes)),
         tuple((_dim(extent), step) for extent, step in record.steps),
         _dim(record.grain),
@@ -181,10 +183,25 @@ def _check_buffers(case: Case, kernel: Kernel) -> None:
         type = graph.type(value_of(bound)) if value_of(bound) in (*graph.inputs[:-1], *graph.outputs) else None
         if not isinstance(type, TensorType) or type.shape is None or type.dtype is DType.STR:
             raise ValueError(f"buffer '{buffer.name}' is bound to what is no tensor")
-        if type.dtype is not buffer.dtype and type.dtype.numpy.itemsize != buffer.dtype.numpy.itemsize:
+        if not _holds(buffer, bound, type):
             raise ValueError(f"buffer '{buffer.name}' has elements of another size than the value it is bound to")
         if isinstance(bound, Panels) and (buffer.mode != "in" or len(type.shape) != 2):
             raise ValueError(f"buffer '{buffer.name}' is bound to panels of what is no matrix")
+
+
+def _holds(buffer: Buffer, bound: ValueId | Panels, type: TensorType) -> bool:
+    """Whether a buffer has elements as large as its value's, or words of several of them that it reads."""
+    if isinstance(bound, Panels) and bound.form:
+        rows = (type.shape or (0,))[0]
+        return (
+            buffer.dtype is DType.I32 and bound.form in WORDS and isinstance(rows, int) and not rows % WORDS[bound.form]
+        )
+    size, own = type.dtype.numpy.itemsize, buffer.dtype.numpy.itemsize
+    if size == own:
+        return True
+    columns = (type.shape or (0,))[-1]
+    words = buffer.mode == "in" and buffer.dtype is DType.I32 and size < own
+    return words and isinstance(columns, int) and columns * size % own == 0
 
 
 def _is_vector(graph: Graph) -> bool:

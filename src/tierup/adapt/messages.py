@@ -47,6 +47,7 @@ class PlanModel(msgspec.Struct, frozen=True, tag="plan", forbid_unknown_fields=T
     signatures: Annotated[tuple[tuple[tuple[int, ...], ...], ...], Meta(max_length=64)] = ()
     store: str = ""
     """Where it is known whether such a plan was turned away before; empty: it is tried in any case."""
+    precision: Annotated[str, Meta(max_length=16)] = "f32"
 
 
 class Prove(msgspec.Struct, frozen=True, tag="prove", forbid_unknown_fields=True):

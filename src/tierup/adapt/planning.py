@@ -60,8 +60,8 @@ class Planned:
         return [print_program(program) for program in self.compiled.programs]
 
 
-def make_plan(imported: Imported, signatures: tuple[Signature, ...] = ()) -> Planned:
-    """Plan a model for this machine, with functions of their own for some signatures.
+def make_plan(imported: Imported, signatures: tuple[Signature, ...] = (), precision: str = "f32") -> Planned:
+    """Plan a model for this machine, in this precision, with functions of their own for some signatures.
 
     ConfigError if nothing can be compiled for it.
     """
@@ -71,7 +71,7 @@ def make_plan(imported: Imported, signatures: tuple[Signature, ...] = ()) -> Pla
     weights = Weights()  # a copy: what is folded on the way goes with the plan
     for digest in imported.weights:
         weights.add(imported.weights[digest], digest)
-    return Planned(compile_plan(imported.graph, weights, target, signatures), weights, target)
+    return Planned(compile_plan(imported.graph, weights, target, signatures, precision), weights, target)
 
 
 def make_entry(
@@ -100,7 +100,7 @@ def plan_model(job: PlanModel) -> PlannedModel:
         _check_not_turned_away(job.store, key)
     _allow_bytes(2 * source.size_bytes)
     imported = load_onnx(job.path)
-    planned = make_plan(imported, job.signatures)
+    planned = make_plan(imported, job.signatures, job.precision)
     if not planned.compiled.plan.slots:
         return PlannedModel(b"", (), planned.target)
     entry = make_entry(planned, imported, source, job.parts, plans)

@@ -15,7 +15,8 @@ _Number = Annotated[float, Meta(ge=0)]
 
 class Proof(msgspec.Struct, frozen=True, tag="proof", forbid_unknown_fields=True):
     """`reason` says why a kernel may not serve. `worst` is the largest error in units of eps · B, `rms` and
-    `rms_baseline` those of the kernel and of the baseline; `judged` elements could be compared."""
+    `rms_baseline` those of the kernel and of the baseline; `judged` elements could be compared. `narrowed` is what
+    rounding to bf16 costs: the RMS error beside f32's answer in units of B."""
 
     passed: bool
     reason: Annotated[str, Meta(max_length=REASON_LIMIT_CHARS)]
@@ -25,6 +26,7 @@ class Proof(msgspec.Struct, frozen=True, tag="proof", forbid_unknown_fields=True
     judged: _Count
     rounds: _Count
     seconds: _Number
+    narrowed: _Number = 0.0
 
 
 class Refusal(msgspec.Struct, frozen=True):

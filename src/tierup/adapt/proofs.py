@@ -99,7 +99,7 @@ def refusals_of(
         if reason:
             refusals.append(Refusal(place.slots[-1], reason))
         if isinstance(verdict, Proof) and errors is not None:
-            measured = KernelError(verdict.worst, verdict.rms, verdict.rms_baseline)
+            measured = KernelError(verdict.worst, verdict.rms, verdict.rms_baseline, verdict.narrowed)
             errors.update(dict.fromkeys(place.slots, measured))
     return refusals
 

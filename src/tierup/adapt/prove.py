@@ -24,6 +24,7 @@ from tierup.adapt.case import Case
 from tierup.adapt.case_record import CaseRecord, case_of
 from tierup.adapt.draws import Draw, draw_inputs, draw_sizes, least_elements, outside, why_unfit
 from tierup.adapt.messages import Prove
+from tierup.adapt.narrowing import rounding_errors
 from tierup.adapt.proof import REASON_LIMIT_CHARS, Proof
 from tierup.adapt.trial import Sized, Trial
 from tierup.codegen.target import Target
@@ -142,6 +143,8 @@ class _Attempt:
         self._counted = 0
         self._judged = self._seen = 0
         self._unanswered = ""
+        self._rounding = np.random.default_rng((seed, _LAPS))
+        self._narrowed = np.zeros(0)  # errors that come of rounding to bf16
 
     def go(self) -> None:
         missing = missing_rules(self._case.graph)
@@ -234,6 +237,9 @@ class _Attempt:
             self._judge(result, wanted, question.unit, f"result {number}")
         if round.compared:
             self._compare(question.arguments, results, question.expected)
+            graph, weights = self._case.graph, self._case.weights
+            errors = rounding_errors(graph, weights, question.arguments, results, question.unit, self._rounding)
+            self._narrowed = np.append(self._narrowed, errors)
 
     def _judge(self, result: Array, expected: Bounded, unit: float, name: str) -> None:
         good = within(result, expected, unit)
@@ -274,7 +280,9 @@ class _Attempt:
 
     def proof(self, reason: str, seconds: float) -> Proof:
         kernel, baseline = self._rms()
-        return Proof(not reason, reason, self._worst, kernel, baseline, self._judged, self._rounds, seconds)
+        narrowed = float(np.sqrt(np.mean(self._narrowed**2))) if self._narrowed.size else 0.0
+        counts = (self._judged, self._rounds)
+        return Proof(not reason, reason, self._worst, kernel, baseline, *counts, seconds, narrowed)
 
 
 def _errors(result: Array, expected: Bounded) -> Array:

@@ -131,7 +131,7 @@ def _with_plan_from_here(climb: Climb, prove: Prove | None, forced: bool = False
 
     origin, config = climb.origin(), climb.config
     imported = origin.imported()
-    planned = make_plan(imported, climb.signatures)
+    planned = make_plan(imported, climb.signatures, config.precision)
     plan, texts = planned.compiled.plan, planned.texts
     if not texts and not forced:
         raise NotBetter("no part of the model compiles to kernels")
@@ -182,7 +182,7 @@ def _plan_apart(
     """The plan's entry without kernels, and what its kernels are built of and proved on."""
     with _as_file(source, _plans(config).folder) as (path, stamp):
         parts = cache_parts(config.precision)
-        job = PlanModel(path, stamp, config.cache_path, parts, config.threads, signatures, store)
+        job = PlanModel(path, stamp, config.cache_path, parts, config.threads, signatures, store, config.precision)
         reply = run_in_background(job)
     if isinstance(reply, Failure):
         raise NotBetter(reply.reason)

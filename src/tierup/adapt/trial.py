@@ -233,7 +233,7 @@ class Trial:
     def _place(self, buffer: ValueId | Panels, array: Array, shift: int) -> tuple[_Area, Array]:
         """An input in memory, and its bytes as they should stay. The run time packs panels on a border."""
         if isinstance(buffer, Panels):
-            array, shift = pack_panels(array, buffer.width, groups=buffer.groups), 0
+            array, shift = pack_panels(array, buffer.width, form=buffer.form), 0
         flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         area = _Area(flat.size, shift * array.dtype.itemsize)
         area.bytes[:] = flat

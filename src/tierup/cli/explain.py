@@ -294,7 +294,10 @@ def _choices(region: Region, explanation: Explanation) -> list[tuple[str, str]]:
     elif recipe.loops:
         found.append(("loops", ", ".join(map(_axis, recipe.loops))))
     found.append(("vectors along", ", ".join(recipe.vector)))
-    found += [("panels", f"{panel.value} in panels of {panel.width} columns") for panel in recipe.panels]
+    found += [
+        ("panels", f"{panel.value} in panels of {panel.width} columns{panel.form and ', as ' + panel.form}")
+        for panel in recipe.panels
+    ]
     found += [("split", _split(recipe))] if recipe.steps is not None else []
     if recipe.scratch_bytes:
         found.append(("scratch", f"{_bytes(recipe.scratch_bytes)} a thread"))

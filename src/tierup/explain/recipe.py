@@ -36,6 +36,7 @@ class Packed(msgspec.Struct, frozen=True):
 
     value: str
     width: int
+    form: str = ""
 
 
 class Recipe(msgspec.Struct, frozen=True):
@@ -70,7 +71,7 @@ def recipe_of(graph: Graph, kernel: Kernel, passed: Passed | None, threads: int)
         tiles=tuple(dict.fromkeys(_tiles(program, loops))),
         vector=program.vector,
         panels=tuple(
-            Packed(graph.value_name(buffer.value), buffer.width)
+            Packed(graph.value_name(buffer.value), buffer.width, buffer.form)
             for buffer in kernel.buffers
             if isinstance(buffer, Panels)
         ),

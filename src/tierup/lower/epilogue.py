@@ -11,6 +11,8 @@ from tierup.lower.names import Names
 from tierup.lower.rows import map_statement
 from tierup.lower.sources import constant_scalar
 from tierup.lower.tile import Fill, Index, Load, Statement, Tile
+from tierup.plan.products import operand_reach
+from tierup.plan.regions import NARROW
 
 
 class Place(Protocol):
@@ -27,6 +29,10 @@ class Place(Protocol):
     @property
     def columns(self) -> Index:
         """Of a column in a vector of as many as the result has."""
+
+    @property
+    def rows(self) -> Index | None:
+        """Of a row in a vector of as many as the result has; None where no operand has one for each row."""
 
 
 class Epilogue:
@@ -47,7 +53,11 @@ class Epilogue:
         values: dict[ValueId, tuple[str, Tile]] = {_output(self._product): (total, Tile(dtype, place.axes))}
         for node in self._maps:
             arguments = [self._argument(body, values, value, place) for value in node.inputs]
-            values[_output(node)] = map_statement(body, self._names, node, arguments, self._type(_output(node)).dtype)
+            made = self._type(_output(node)).dtype
+            if made in NARROW:  # the last of them: it is rounded where it is written
+                values[_output(node)] = arguments[0]
+            else:
+                values[_output(node)] = map_statement(body, self._names, node, arguments, made)
         return values[self.result][0]
 
     def _argument(
@@ -65,7 +75,9 @@ class Epilogue:
             body.append(Fill(name, Tile(type.dtype), number))
             return name, Tile(type.dtype)
         assert type.shape is not None
-        index, axes = _operand(type.shape, place)
+        domain = self._type(_output(self._product)).shape
+        assert domain is not None
+        index, axes = _operand(type.shape, domain, place)
         buffer = self.operands.setdefault(value, f"e{len(self.operands)}")
         body.append(Load(name, Tile(type.dtype, axes), buffer, index))
         return name, Tile(type.dtype, axes)
@@ -76,13 +88,15 @@ class Epilogue:
         return type
 
 
-def _operand(shape: Shape, place: Place) -> tuple[Index, tuple[str, ...]]:
-    """Where an operand lies: a single element, one for each column, or the whole shape."""
-    if all(size == 1 for size in shape):
-        return Index(), ()
-    if len(shape) == 1:
-        return place.columns, place.axes[1:]
-    return place.index, place.axes
+def _operand(shape: Shape, domain: Shape, place: Place) -> tuple[Index, tuple[str, ...]]:
+    """Where an operand lies: a single element, one for each row or column, or the whole shape."""
+    reach = operand_reach(shape, domain)
+    if reach == (True, True):
+        return place.index, place.axes
+    if reach == (True, False):
+        assert place.rows is not None
+        return place.rows, place.axes[:1]
+    return (place.columns, place.axes[1:]) if reach == (False, True) else (Index(), ())
 
 
 def _output(node: Node) -> ValueId:

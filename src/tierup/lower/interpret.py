@@ -315,6 +315,27 @@ def fma(a: Array, b: Array, c: Array) -> Array:
     return np.asarray(_to_odd(*_two_sum(product, addend))).astype(np.float32)
 
 
+def dot_bf16(a: Array, b: Array, c: Array) -> Array:
+    """c + Σ over both halves of the words, rounded after the upper and after the lower half."""
+    for x, y in zip(_halves(a), _halves(b), strict=True):
+        c = fma(x, y, c)
+    return c
+
+
+def _halves(words: Array) -> tuple[Array, Array]:
+    """The upper and the lower half of each word as numbers; denormals are zero."""
+    bits = words.view(np.uint32)
+    parts = ((half.astype(np.uint32)).view(np.float32) for half in (bits & 0xFFFF0000, bits << 16))
+    upper, lower = (np.where(np.abs(part) < np.finfo(np.float32).tiny, np.float32(0), part) for part in parts)
+    return upper, lower
+
+
+def dot_bytes(a: Array, b: Array, c: Array) -> Array:
+    """c + Σ of unsigned bytes of a by signed bytes of b, modulo 2^32."""
+    left, right = (np.ascontiguousarray(words)[..., None].view(kind) for words, kind in ((a, np.uint8), (b, np.int8)))
+    return np.asarray(c + np.sum(left.astype(np.int32) * right.astype(np.int32), axis=-1, dtype=np.int32))
+
+
 def _fma64(a: Array, b: Array, c: Array) -> Array:
     """Boldo and Melquiond, "Emulation of FMA and correctly rounded sums". Near the ends of the range, a · b + c."""
     product = a * b
@@ -358,4 +379,5 @@ def _reference(op: str) -> Callable[..., Array]:
     return lambda *args: np.asarray(function(_NODE, *args))
 
 
-_MAPS = {op: fma if op == "fma" else _reference(op) for op in MAPS}
+_OWN: dict[str, Callable[..., Array]] = {"fma": fma, "dot_bf16": dot_bf16, "dot_bytes": dot_bytes}
+_MAPS = {op: _OWN.get(op) or _reference(op) for op in MAPS}

@@ -14,13 +14,12 @@ from tierup.lower.tile import TileProgram
 class Panels:
     """A constant matrix [K, N] as panels of `width` columns, each [K, width], the last one filled up with zeros.
 
-    With several `groups`, as many matrices that lie side by side: a panel has the same columns of all, [K, groups,
-    width].
+    With a `form` of `plan/packing.py` they hold words of several rows, or columns of several groups, instead.
     """
 
     value: ValueId
     width: int
-    groups: int = 1
+    form: str = ""
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,11 @@
 """A matmul region -> one tile program: columns in panels, rows in tiles, the maps behind it in registers.
 
-A constant right side is packed in panels once; any other is read as it lies, batch by batch.
+A constant right side is packed in panels once, behind a cast, too; any other is read as it lies, batch by batch.
+Where the machine multiplies pairs of bf16 or fours of bytes that lie side by side in a word (`dots`), both sides are
+read as words: the right side is packed so, and rows of the left side lie so already.
+
+    bytes are multiplied unsigned by signed: where both are of one kind, the left side is moved by 128 into the other
+    range, Σ x · w = Σ (x ± 128) · w ∓ 128 · Σ w, and the sums of w's columns are packed in front of its panels.
 
 Rows are taken in full tiles, and what is left in tiles of 4, 2 and 1, so that one row costs one row. Panels
 are as wide as divides the columns evenly among two threads: of 128 columns, three panels of 48 would give one thread
@@ -9,15 +14,15 @@ two. `benchmarks/products.py` measures what comes of it.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterator, Set
+from dataclasses import dataclass, replace
 
 from tierup.ir.dims import DimBuilder
 from tierup.ir.graph import Graph, ValueId, Weights
 from tierup.ir.types import Dim, DType, Shape, TensorType
+from tierup.lower.epilogue import Epilogue
 from tierup.lower.kernel import Kernel, Panels
 from tierup.lower.names import Names, Sizes
-from tierup.lower.rows import map_statement
-from tierup.lower.sources import constant_scalar
 from tierup.lower.tile import (
     Arg,
     Buffer,
@@ -36,6 +41,9 @@ from tierup.lower.tile import (
     TileProgram,
 )
 from tierup.lower.views import View, Views, row_major
+from tierup.lower.windows import Spot
+from tierup.plan.packing import SUMMED, WORDS
+from tierup.plan.products import constant_behind
 from tierup.plan.regions import Region
 
 # Vectors in a panel -> rows in a full tile: about 24 accumulators, which leaves registers for the panel and broadcasts.
@@ -47,21 +55,36 @@ _SPLITS = (1, 2, 4)  # of a sum, where there are registers
 # 4096 in a row had three times its RMS error, 1024 have 1.7 times. A block costs about 130 cycles: 3% at 384 steps.
 _BLOCK = 1024
 _OPEN_VECTORS = 2  # for columns known only in the call, which may be few
+_FLIPS = -0x7F7F7F80  # 0x80808080: moves each byte of a word by 128
 _THREADS = 2  # at least; what is even for two is even enough for more
 _WORK_FLOPS = 60_000  # less is not worth a fork-join of about 0.3 µs at 230 GFLOP/s
 
 
-def lower_matmul(graph: Graph, weights: Weights, region: Region, dims: DimBuilder, lanes: int) -> Kernel:
-    """The kernel of a matmul region."""
-    return _Matmul(graph, weights, region, dims, lanes).kernel()
+def lower_matmul(
+    graph: Graph, weights: Weights, region: Region, dims: DimBuilder, lanes: int, dots: Set[str] = frozenset()
+) -> Kernel:
+    """The kernel of a matmul region; `dots` are the maps of words that the machine has instructions for."""
+    return _Matmul(graph, weights, region, dims, lanes, dots).kernel()
+
+
+@dataclass(frozen=True)
+class _Words:
+    """How a product is computed on words: the map, how many elements a word has, the form of the packed side, whether
+    that is the first argument, and whether the left side's bytes are moved by 128."""
+
+    op: str
+    group: int
+    form: str
+    swapped: bool = False
+    moved: bool = False
 
 
 class _Matmul:
-    def __init__(self, graph: Graph, weights: Weights, region: Region, dims: DimBuilder, lanes: int) -> None:
+    def __init__(
+        self, graph: Graph, weights: Weights, region: Region, dims: DimBuilder, lanes: int, dots: Set[str]
+    ) -> None:
         self._graph = graph
-        self._weights = weights
         self._product = graph.nodes[region.nodes[0]]
-        self._maps = [graph.nodes[index] for index in region.nodes[1:]]
         self._dims = dims
         stored = self._dtype(self._output())
         self._sum = DType.F32 if stored in (DType.F16, DType.BF16) else stored
@@ -69,17 +92,24 @@ class _Matmul:
         self._sizes = Sizes()
         self._names = Names()
         *batch, rows, self._n = region.domain
-        self._packed = self._input(1) in dict(graph.weights) and len(self._shape(1)) == 2
+        constant = constant_behind(graph, self._input(1))
+        self._packed = constant is not None and len(self._shape(1)) == 2
+        self._weight = self._input(1) if constant is None else constant
         flat = len(self._shape(1)) == 2
         self._batch: list[Dim] = [] if flat else list(batch)
         self._m = dims.product([*batch, rows]) if flat else rows
         self._k = self._shape(1)[-2]
         self._a, self._b = self._operand_views(Views(graph, weights, dims), flat)
+        self._words = self._as_words(dots) if self._packed else None
+        self._steps: Dim = self._k
+        if self._words is not None:
+            assert isinstance(self._k, int)
+            self._a, self._steps = self._word_view(self._a, self._words.group), self._k // self._words.group
         self._vectors = _panel_vectors(self._n, lanes, _THREADS if flat else 1)
         self._width = self._vectors * lanes
         # Rows of a right side that lies the other way round are columns: a panel is turned over before it is used.
         self._turned = not self._packed and self._b.strides[-1] != 1 and self._b.strides[-2] == 1
-        self._operands: dict[ValueId, str] = {}
+        self._epilogue = Epilogue(graph, weights, region.nodes, self._names)
 
     def _input(self, index: int) -> ValueId:
         value = self._product.inputs[index]
@@ -108,20 +138,43 @@ class _Matmul:
         merged = views.reshaped(self._input(0), (self._m, self._k))
         return merged, views.of(self._input(1))
 
+    def _as_words(self, dots: Set[str]) -> _Words | None:
+        """How to compute on words; None where the machine or the sizes do not allow it."""
+        left, right = self._dtype(self._input(0)), self._dtype(self._input(1))
+        found = None
+        if left is right is DType.BF16 and self._dtype(self._output()) is DType.F32:
+            found = _Words("dot_bf16", WORDS["bf16"], "bf16")
+        elif {left, right} <= {DType.I8, DType.U8} and self._dtype(self._weight) is right:
+            moved = left is right
+            found = _Words("dot_bytes", WORDS[SUMMED], SUMMED if moved else "bytes", right is DType.U8, moved)
+        fits = found is not None and found.op in dots and isinstance(self._k, int) and self._k % found.group == 0
+        return found if fits else None
+
+    def _word_view(self, view: View, group: int) -> View:
+        """Rows of words; where the view has rows that do not begin with a word, those of the value itself."""
+        rows, columns = view.strides
+        whole = all(isinstance(size, int) and size % group == 0 for size in (rows, view.offset))
+        if not whole or columns != 1:
+            view = View(self._input(0), (self._m, self._k), (self._k, 1))
+        rows, offset = (self._dims.floordiv(size, group) for size in (view.strides[0], view.offset))
+        return View(view.base, (self._m, self._dims.floordiv(self._k, group)), (rows, 1), offset)
+
     def kernel(self) -> Kernel:
-        result = (self._maps or [self._product])[-1].outputs[0]
-        assert result is not None
+        result = self._epilogue.result
         body, grid = self._body(), self._grid()
-        buffers = [Buffer("a", self._dtype(self._input(0))), Buffer("w", self._dtype(self._input(1)))]
-        buffers += [Buffer(name, self._dtype(value)) for value, name in self._operands.items()]
+        sides = (self._input(0), self._weight)
+        kinds = [DType.I32 if self._words is not None else self._dtype(side) for side in sides]
+        buffers = [Buffer(name, kind) for name, kind in zip(("a", "w"), kinds, strict=True)]
+        buffers += [Buffer(name, self._dtype(value)) for value, name in self._epilogue.operands.items()]
         buffers.append(Buffer("out", self._dtype(result), "out"))
         if self._turned:
             buffers.append(Buffer("scratch", self._sum, "scratch"))
         program = TileProgram("matmul", tuple(buffers), len(self._sizes.dims), grid, body, ("j",))
-        right = Panels(self._input(1), self._width) if self._packed else self._b.base
+        form = "" if self._words is None else self._words.form
+        right = Panels(self._weight, self._width, form) if self._packed else self._b.base
         return Kernel(
             program,
-            (self._a.base, right, *self._operands, result),
+            (self._a.base, right, *self._epilogue.operands, result),
             tuple(self._sizes.dims),
             (*((size, 1) for size in self._batch), (self._n, self._width)),
             self._grain(),
@@ -176,7 +229,9 @@ class _Matmul:
 
     def _right_index(self, k: str) -> Index:
         if self._packed:
-            return Index((("j", 1), (k, self._width)), 0, (("j", self._sizes.of(self._k)),))
+            first = int(self._words is not None and self._words.moved)  # the row of sums
+            rows = self._sizes.of(self._dims.add(self._steps, first))
+            return Index((("j", 1), (k, self._width)), first * self._width, (("j", rows),))
         if self._turned:
             return Index((("j", 1), (k, self._width)), 0, (("j", 0),))
         return self._at(self._b, k, "j")
@@ -184,24 +239,25 @@ class _Matmul:
     def _rows(self, rows: int, begin: Dim, end: Dim) -> Loop:
         i = f"i{rows}"
         body: list[Statement] = []
-        result = self._epilogue(body, i, self._total(body, rows))
+        result = self._epilogue.write(body, self._total(body, rows), self._sum, self._spot(i))
         body.append(Store("out", self._result_index(i), result))
         return Loop(i, self._sizes.of(end), rows, tuple(body), begin=self._sizes.of(begin), exact=True)
 
     def _total(self, body: list[Statement], rows: int) -> str:
         """The sums of a tile: block by block where they are long, so that rounding does not grow with their length."""
-        if not isinstance(self._k, int) or self._k <= _BLOCK or not self._sum.is_float:
-            return self._block(body, rows, self._k)
-        length = -(-self._k // -(-self._k // _BLOCK))
-        whole = self._k // length * length
+        steps = self._steps
+        if not isinstance(steps, int) or steps <= _BLOCK or not self._sum.is_float:
+            return self._block(body, rows, steps)
+        length = -(-steps // -(-steps // _BLOCK))
+        whole = steps // length * length
         tile = Tile(self._sum, (f"i{rows}", "j"))
         start, old, new, total = (self._names.new(hint) for hint in ("zero", "old", "new", "total"))
         inner: list[Statement] = []
         inner.append(Map(new, tile, "add", (old, self._block(inner, rows, length, f"K{rows}"))))
         loop = Loop(f"K{rows}", whole, length, tuple(inner), ((old, start),), (new,), (total,))
         body += [Fill(start, tile, 0.0), loop]
-        if whole < self._k:
-            last, rest = self._names.new("sum"), self._block(body, rows, self._k - whole, begin=whole)
+        if whole < steps:
+            last, rest = self._names.new("sum"), self._block(body, rows, steps - whole, begin=whole)
             body.append(Map(last, tile, "add", (total, rest)))
             return last
         return total
@@ -209,65 +265,57 @@ class _Matmul:
     def _block(self, body: list[Statement], rows: int, length: Dim, block: str = "", begin: int = 0) -> str:
         """Sums over `length` steps, from `begin` or from the position of the loop `block` on."""
         i, k, split = f"i{rows}", f"k{rows}", self._split(rows)
-        tile = Tile(self._sum, (i, "j") if split == 1 else (i, k, "j"))
+        summed = split == 1 and self._words is None  # by the loop itself
+        tile = Tile(self._sum, (i, "j") if summed else (i, k, "j"))
         start, sums, new, old, a, b = (self._names.new(hint) for hint in ("zero", "sums", "new", "old", "a", "b"))
-        right = Load(b, Tile(self._sum, (k, "j")), "scratch" if self._turned else "w", self._right_index(k))
-        left = Load(a, Tile(self._sum, (i, k)), "a", self._at(self._a, i, k))
-        add = Dot(new, tile, a, b, old, k) if split == 1 else Map(new, tile, "fma", (a, b, old))
+        kind = self._sum if self._words is None else DType.I32
+        right = Load(b, Tile(kind, (k, "j")), "scratch" if self._turned else "w", self._right_index(k))
+        left = Load(a, Tile(kind, (i, k)), "a", self._at(self._a, i, k))
         loads = (_shifted(load, k, block, begin, self._sizes, self._dims) for load in (right, left))
-        loop = Loop(k, self._sizes.of(length), split, (*loads, add), ((old, start),), (new,), (sums,))
+        add: tuple[Statement, ...] = (Map(new, tile, "fma", (a, b, old)),)
+        if self._words is not None:
+            add = tuple(self._word_dot(self._words, new, tile, left, right, old))
+        elif summed:
+            add = (Dot(new, tile, a, b, old, k),)
+        loop = Loop(k, self._sizes.of(length), split, (*loads, *add), ((old, start),), (new,), (sums,))
         body += [Fill(start, tile, 0.0), loop]
-        if split == 1:
+        if summed:
             return sums
         total = self._names.new("total")
         body.append(Reduce(total, Tile(self._sum, (i, "j")), "sum", sums, k))
-        return total
+        return self._plus_sums(body, i, total)
+
+    def _word_dot(self, words: _Words, new: str, tile: Tile, left: Load, right: Load, old: str) -> Iterator[Statement]:
+        """One step of a sum, on words."""
+        a = left.out
+        if words.moved:
+            flips, a = self._names.new("flips"), self._names.new("a")
+            yield Fill(flips, Tile(DType.I32), _FLIPS)
+            yield Map(a, left.type, "xor", (left.out, flips))
+        yield Map(new, tile, words.op, (right.out, a, old) if words.swapped else (a, right.out, old))
+
+    def _plus_sums(self, body: list[Statement], i: str, total: str) -> str:
+        """What the sums lack because the left side was moved."""
+        if self._words is None or not self._words.moved:
+            return total
+        sums, whole = self._names.new("sums"), self._names.new("total")
+        rows = self._sizes.of(self._dims.add(self._steps, 1))
+        body.append(Load(sums, Tile(DType.I32, ("j",)), "w", Index((("j", 1),), 0, (("j", rows),))))
+        body.append(Map(whole, Tile(self._sum, (i, "j")), "add", (total, sums)))
+        return whole
 
     def _split(self, rows: int) -> int:
         """How many sums share the work of one: few rows leave registers idle, and a single sum waits for itself."""
-        if not self._sum.is_float:
+        if not self._sum.is_float and self._words is None:
             return 1
         return max(split for split in _SPLITS if split * rows * self._vectors <= _ACCUMULATORS or split == 1)
 
-    def _epilogue(self, body: list[Statement], i: str, total: str) -> str:
-        """The maps behind the product on one tile; returns the name of the last."""
-        values: dict[ValueId, tuple[str, Tile]] = {}
-        values[self._output()] = (total, Tile(self._sum, (i, "j")))
-        for node in self._maps:
-            arguments = [self._argument(body, values, value, i) for value in node.inputs]
-            result = node.outputs[0]
-            assert result is not None
-            values[result] = map_statement(body, self._names, node, arguments, self._dtype(result))
-        return values[(self._maps or [self._product])[-1].outputs[0] or 0][0] if self._maps else total
-
-    def _argument(
-        self, body: list[Statement], values: dict[ValueId, tuple[str, Tile]], value: ValueId | None, i: str
-    ) -> tuple[str, Tile]:
-        assert value is not None
-        if value in values:
-            return values[value]
-        type = self._graph.type(value)
-        assert isinstance(type, TensorType)
-        number = constant_scalar(self._graph, self._weights, value)
-        name = self._names.new("c")
-        if number is not None:
-            values[value] = (name, Tile(type.dtype))
-            body.append(Fill(name, Tile(type.dtype), number))
-            return values[value]
-        buffer = self._operands.setdefault(value, f"e{len(self._operands)}")
-        index, axes = self._operand_index(type, i)
-        values[value] = (name, Tile(type.dtype, axes))
-        body.append(Load(name, Tile(type.dtype, axes), buffer, index))
-        return values[value]
-
-    def _operand_index(self, type: TensorType, i: str) -> tuple[Index, tuple[str, ...]]:
-        """Where an operand of the epilogue lies: a single element, one for each column, or the whole shape."""
-        assert type.shape is not None
-        if type.shape in ((), (1,)):
-            return Index(), ()
-        if len(type.shape) == 1:
-            return Index((("j", 1),)), ("j",)
-        return self._result_index(i), (i, "j")
+    def _spot(self, i: str) -> Spot:
+        """Where the results of a tile of rows lie."""
+        names = [*(f"g{axis}" for axis in range(len(self._batch))), i]
+        strides = zip(names, row_major((*self._batch, self._m), self._dims), strict=True)
+        rows = Index(tuple((name, self._sizes.of(stride)) for name, stride in strides))
+        return Spot((i, "j"), self._result_index(i), Index((("j", 1),)), rows)
 
 
 def _panel_vectors(columns: Dim, lanes: int, threads: int) -> int:

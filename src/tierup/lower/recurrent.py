@@ -39,6 +39,7 @@ from tierup.lower.tile import (
     TileProgram,
 )
 from tierup.lower.views import View, Views, row_major
+from tierup.plan.packing import grouped
 from tierup.plan.recurrent import roles
 from tierup.plan.regions import RECURRENCES, Region, tensor
 
@@ -93,7 +94,7 @@ class _Recurrence:
         steps: tuple[Dim, int] = (self._batch, 1) if self._serial else (self._hidden, width)
         grid = Grid("i1" if self._serial else "j", self._sizes.of(steps[0]), steps[1])
         flops = [2 * self._gates, self._hidden, *((self._hidden, self._time) if self._serial else (width, self._batch))]
-        weights = Panels(self._roles.weights, width, self._gates) if self._packed else self._roles.weights
+        weights = Panels(self._roles.weights, width, grouped(self._gates)) if self._packed else self._roles.weights
         results = (self._roles.y, *self._roles.last)
         bound: tuple[ValueId | Panels, ...] = (*(view.base for view in self._inputs.values()), weights, *results)
         program = TileProgram(

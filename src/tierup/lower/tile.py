@@ -235,12 +235,16 @@ class TileProgram:
 
 
 # Number of arguments of each map. Comparisons give bool; `select` takes a bool first; `fma` is a · b + c rounded once.
+# `WORD_DOTS` take two i32 and give what their last argument is.
 MAPS = {
     "neg": 1, "abs": 1, "not": 1, "floor": 1, "ceil": 1, "round": 1, "sqrt": 1, "exp": 1, "expm1": 1, "log": 1,
     "log1p": 1, "sin": 1, "cos": 1, "tan": 1, "asin": 1, "acos": 1, "atan": 1, "sinh": 1, "cosh": 1, "tanh": 1,
     "asinh": 1, "acosh": 1, "atanh": 1, "erf": 1, "add": 2, "sub": 2, "mul": 2, "div": 2, "min": 2, "max": 2, "and": 2,
     "or": 2, "xor": 2, "shl": 2, "shr": 2, "mod": 2, "fmod": 2, "pow": 2, "eq": 2, "lt": 2, "le": 2, "select": 3,
-    "fma": 3,
+    "fma": 3, "dot_bf16": 3, "dot_bytes": 3,
 }  # fmt: skip
+# Products of what lies side by side in 32-bit words, added to the last argument: two bf16 in each of two words, with
+# denormals taken as zero; four unsigned bytes in the first word by four signed ones in the second, modulo 2^32.
+WORD_DOTS = {"dot_bf16": DType.F32, "dot_bytes": DType.I32}
 COMPARISONS = ("eq", "lt", "le")
 REDUCTIONS = ("sum", "prod", "max", "min", "and", "or")

@@ -21,6 +21,7 @@ from tierup.lower.text import line_text
 from tierup.lower.tile import (
     COMPARISONS,
     MAPS,
+    WORD_DOTS,
     Arg,
     Buffer,
     Check,
@@ -59,7 +60,7 @@ MAP_KINDS = {
     **dict.fromkeys(MAPS, "f"),
     **dict.fromkeys(("neg", "abs", "add", "sub", "mul", "div", "fmod", "pow"), "fi"),
     **dict.fromkeys(("not", "and", "or", "xor"), "ib"),
-    **dict.fromkeys(("shl", "shr", "mod"), "i"),
+    **dict.fromkeys(("shl", "shr", "mod", "dot_bytes"), "i"),
     **dict.fromkeys(("min", "max", "select", *COMPARISONS), "fib"),
 }
 REDUCE_KINDS = {"sum": "fi", "prod": "fi", "max": "fib", "min": "fib", "and": "ib", "or": "ib"}
@@ -209,6 +210,10 @@ class _Verifier:
         dtypes = [arg.dtype for arg in args]
         if op == "select":
             self.require(dtypes.pop(0) is DType.BOOL, "select takes a bool first")
+        if op in WORD_DOTS:
+            words, dtypes = dtypes[:2], dtypes[2:]
+            self.require(words == [DType.I32, DType.I32], f"{op} takes two words of i32 first")
+            self.require(dtypes[0] is WORD_DOTS[op], f"{op} adds to {WORD_DOTS[op]!r}")
         self.require(len(set(dtypes)) == 1, f"the dtypes differ: {', '.join(d.value for d in dtypes)}")
         self.kind(op, MAP_KINDS[op], dtypes[0])
         result = DType.BOOL if op in COMPARISONS else dtypes[0]

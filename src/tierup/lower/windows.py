@@ -43,6 +43,7 @@ class Spot:
     axes: tuple[str, str]
     index: Index
     columns: Index
+    rows: Index | None = None
 
 
 class Windows:

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from tierup.ir.graph import Graph, Node, ValueId
 from tierup.ir.types import Dim, Shape
 from tierup.plan.forms import VIEWS, Read, reads
-from tierup.plan.products import users
-from tierup.plan.regions import ELEMENTWISE, Region, legality, shape_of, tensor
+from tierup.plan.products import is_taken_in, operand_reach, users
+from tierup.plan.regions import Region, shape_of, tensor
 from tierup.plan.spaces import is_movement, is_reduction
 
 _PRODUCTS = ("matmul", "attention")
@@ -199,15 +199,17 @@ class _Borders:
         """The rules for what follows a product in its region."""
         if is_reduction(node):
             return "a reduction follows the product, which takes in maps only", _name(node)
-        if _name(node) not in ELEMENTWISE or legality(self._graph, node) is not None:
+        if not is_taken_in(self._graph, node):
             return f"{_name(node)} follows the product, which does not take it in", ""
         shape = shape_of(tensor(self._graph, node.outputs[0]))
         if shape != domain:
             return "the map behind the product has another shape", f"{self._text(domain)} and {self._text(shape)}"
         for value in node.inputs:
             other = shape_of(tensor(self._graph, value))
-            if value not in inside and other not in (domain, (), (1,), domain[-1:]):
-                reason = "the map's other operand is neither whole, nor one for each column, nor a single element"
+            if value not in inside and operand_reach(other, domain) is None:
+                reason = (
+                    "the map's other operand is neither whole, nor one for each row or column, nor a single element"
+                )
                 return reason, f"{_name(node)} with {self._text(other)}"
         return None
 

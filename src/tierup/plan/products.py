@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from tierup.ir.graph import Graph, Node, ValueId
 from tierup.ir.types import DType, Shape
 from tierup.plan.attention import attention
-from tierup.plan.regions import ELEMENTWISE, Region, legality, shape_of, tensor
+from tierup.plan.regions import ELEMENTWISE, NARROW, Region, legality, present_axes, shape_of, tensor
+
+EPILOGUE = ELEMENTWISE | {"cast"}  # what a product takes in behind it
 
 _KINDS = {"core.matmul": "matmul", "core.conv_last": "conv"}
 
@@ -51,13 +53,14 @@ def _with_epilogue(
     ways comes together again.
     """
     nodes, best = [product], [product]
+    by_row = graph.nodes[product].op == "core.matmul"  # whose rows lie one after the other
     inside = set(graph.nodes[product].outputs)
     pending = {use for value in graph.nodes[product].outputs if value is not None for use in uses.get(value, ())}
     while pending:
         index = min(pending)
         pending.discard(index)
         node = graph.nodes[index]
-        if index in taken or not _is_epilogue(graph, node, inside, domain):
+        if index in taken or not _is_epilogue(graph, node, inside, domain, by_row):
             break
         nodes.append(index)
         inside.update(node.outputs)
@@ -78,13 +81,42 @@ def _leaving(graph: Graph, uses: dict[ValueId, list[int]], nodes: list[int]) -> 
     ]
 
 
-def _is_epilogue(graph: Graph, node: Node, inside: set[ValueId | None], domain: Shape) -> bool:
-    if node.op.removeprefix("core.") not in ELEMENTWISE or legality(graph, node) is not None:
+def is_taken_in(graph: Graph, node: Node) -> bool:
+    """Whether a product takes in such a map. Narrow floats are rounded after every op, and products only where they
+    write: they take in the last rounding, the one that the next product needs."""
+    if node.op.removeprefix("core.") not in EPILOGUE or legality(graph, node) is not None:
         return False
     types = [tensor(graph, value).dtype for value in (*node.inputs, *node.outputs)]
-    if any(dtype in (DType.F16, DType.BF16) for dtype in types):
-        return False  # they are rounded after every op, and products are not
+    return not NARROW.intersection(types) or (node.op == "core.cast" and types == [DType.F32, DType.BF16])
+
+
+def _is_epilogue(graph: Graph, node: Node, inside: set[ValueId | None], domain: Shape, by_row: bool) -> bool:
+    if not is_taken_in(graph, node):
+        return False
     if shape_of(tensor(graph, node.outputs[0])) != domain:
         return False
     shapes = [shape_of(tensor(graph, value)) for value in node.inputs if value not in inside]
-    return all(shape == domain or shape in ((), (1,)) or shape == domain[-1:] for shape in shapes)
+    refused = (None,) if by_row else (None, (True, False))
+    return all(operand_reach(shape, domain) not in refused for shape in shapes)
+
+
+def operand_reach(shape: Shape, domain: Shape) -> tuple[bool, bool] | None:
+    """Whether an operand of a map behind a product has the rows and the columns of the product; None where it is
+    neither whole, nor one for each row or column, nor a single element."""
+    present = present_axes(shape, domain)
+    if present is None:
+        return None
+    rows = [there for there, size in zip(present[:-1], domain[:-1], strict=True) if size != 1]
+    if any(rows) and not all(rows):
+        return None
+    return any(rows), present[-1] and domain[-1] != 1
+
+
+def constant_behind(graph: Graph, value: ValueId) -> ValueId | None:
+    """The constant that a value is, or is the cast of."""
+    constants = {constant for constant, _ in graph.weights}
+    if value in constants:
+        return value
+    casts = (node.inputs[0] for node in graph.nodes if node.op == "core.cast" and node.outputs[0] == value)
+    source = next(casts, None)
+    return source if source in constants else None

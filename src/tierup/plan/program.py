@@ -61,7 +61,7 @@ class StepCode(IntEnum):
     VIEW = 18
 
 
-Constant = str | tuple[str, int] | tuple[str, int, int]
+Constant = str | tuple[str, int] | tuple[str, int, str]
 BASELINE = "plan.baseline"  # a call-out that answers the whole call: its body is the graph as imported
 BODY = "plan.body"  # a call-out that runs its body, a whole function, in the reference
 ABSENT = -1  # an input that is left out, or an output that nobody wants
@@ -98,8 +98,8 @@ class Function:
 class Plan:
     """Function 0 answers calls. `callouts` are the nodes that run in Python.
 
-    `constants` are digests of weights, or (digest, width): that matrix packed in panels of as many columns, or (digest,
-    width, groups): of as many columns from each group.
+    `constants` are digests of weights, or (digest, width): that matrix packed in panels of as many columns, or
+    (digest, width, form): the same in words of a form that `packing.py` names.
     """
 
     functions: tuple[Function, ...]
@@ -206,5 +206,7 @@ def _print_operand(kind: str, operand: int, plan: Plan) -> str:
         return f"{node.op}@{node.version}"
     if kind == "k":
         constant = plan.constants[operand]
-        return f"@{constant[:12]}" if isinstance(constant, str) else f"@{constant[0][:12]} in panels of {constant[1]}"
+        if isinstance(constant, str):
+            return f"@{constant[:12]}"
+        return f"@{constant[0][:12]} in panels of {constant[1]}" + "".join(f", {form}" for form in constant[2:])
     return {"t": "-> ", "f": "function ", "s": "slot ", "n": ""}.get(kind, kind) + str(operand)

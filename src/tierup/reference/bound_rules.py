@@ -224,6 +224,8 @@ def _cast(step: Step, x: Bounded) -> Bounded:
         narrower = step.format.relative > FORMATS[x.dtype].relative
         if not narrower:
             return step.exact(value) if x.bound is None else step.passed(value, x.bound)
+        if x.bound is None and x.dtype is DType.F32:  # one rounding, of a number that is known
+            return step.exact(x.value.astype(np.float32).astype(step.dtype.numpy).astype(np.float64))
         return _probed(step, (x,), _spread)
     if x.bound is None:
         return step.exact(value)
@@ -366,7 +368,9 @@ def _bilinear(step: Step, a: Bounded, b: Bounded, *rest: Bounded) -> Bounded:
     value = step(a.value, b.value, *more)
     if not a.is_float:
         return step.whole(value, bool(np.any(a.free)) or bool(np.any(b.free)))
-    relative = step.format.relative
+    relative, terms = step.format.relative, _terms(step, a, b)
+    if relative < FORMATS[a.dtype].relative and _all_exact((a, b)):
+        return _narrow_product(step, a, b, value, terms)
     if a.bound is None:
         bound = step(size_of(a.value), b.magnitude, *more)
     elif b.bound is None:
@@ -375,8 +379,25 @@ def _bilinear(step: Step, a: Bounded, b: Bounded, *rest: Bounded) -> Bounded:
         sides = (step(a.magnitude, size_of(b.value), *more), step(size_of(a.value), b.magnitude, *more))
         both = step(a.magnitude, b.magnitude, *more)
         bound = sides[0] + sides[1] + step.unit * both - relative * step(size_of(a.value), size_of(b.value), *more)
-    terms = math.prod(b.value.shape[1:]) if step.node.op == "core.conv" else b.value.shape[-2]
     return _freed(step.summed(value, bound, terms), _unsure_terms(step, a, b, more))
+
+
+def _terms(step: Step, a: Bounded, b: Bounded) -> int:
+    return math.prod(b.value.shape[1:]) if step.node.op == "core.conv" else b.value.shape[-2]
+
+
+def _narrow_product(step: Step, a: Bounded, b: Bounded, value: Array, terms: int) -> Bounded:
+    """Exact bf16 factors, summed up in f32: B is Σ |a| · |b|. Dot instructions take denormals, of factors and of sums,
+    as zero: each factor may lose what is below the least normal number, each sum as much once a term."""
+    sizes = [size_of(x.value) for x in (a, b)]
+    tiny = [np.where(size < step.format.normal, size, 0.0) for size in sizes]
+    lost = step(tiny[0], sizes[1]) + step(sizes[0], tiny[1])
+    bound = step(*sizes)
+    flushed = np.where(bound > 0, terms * step.format.normal, 0.0)
+    result = step.summed(value, bound + (lost + flushed) / step.unit, terms)
+    infinite = [(~np.isfinite(x.value)).astype(np.float64) for x in (a, b)]
+    there = [(size > 0).astype(np.float64) for size in tiny]
+    return _freed(result, step(infinite[0], there[1]) + step(there[0], infinite[1]) > 0)
 
 
 def _unsure_terms(step: Step, a: Bounded, b: Bounded, more: list[Array]) -> Array | bool:

@@ -271,4 +271,5 @@ def topk(node: Node, x: Array, k: Array) -> tuple[Array, Array]:
 def matmul(node: Node, a: Array, b: Array) -> Array:
     if a.dtype.itemsize == 1 and a.dtype.kind in "iu":
         return np.asarray(np.matmul(a.astype(np.int32), b.astype(np.int32)))
-    return down(np.matmul(up(a), up(b)), a.dtype)
+    product = np.matmul(up(a), up(b))
+    return np.asarray(product) if "to" in node.attrs else down(product, a.dtype)

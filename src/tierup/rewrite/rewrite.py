@@ -14,6 +14,7 @@ from tierup.rewrite.assume import Assumptions
 from tierup.rewrite.decompose import decompose
 from tierup.rewrite.fold import fold, known_integers
 from tierup.rewrite.merge import merge
+from tierup.rewrite.narrow import narrow
 from tierup.rewrite.rules import simpler
 from tierup.rewrite.rules.layout import channels_last
 from tierup.rewrite.rules.reforms import padded_pool, reformed
@@ -79,6 +80,11 @@ def settle_ranks(graph: Graph, weights: Weights, assume: Assumptions | None = No
 def close_sizes(graph: Graph, weights: Weights, signature: Sequence[Shape]) -> Graph:
     """The same graph for inputs of these shapes, one for each input that is a tensor."""
     return walk(graph, weights, (), shapes=signature).graph
+
+
+def narrow_products(graph: Graph, weights: Weights, assume: Assumptions | None = None) -> Graph:
+    """Afterwards: products with constants round both sides to bf16. What is rounded is rounded once."""
+    return walk(graph, weights, (narrow, merge), assume).graph
 
 
 def lower_to_core(graph: Graph, weights: Weights, assume: Assumptions | None = None) -> Graph:

@@ -20,7 +20,7 @@ from tierup.plan.memory import Request
 from tierup.plan.program import Assembler, DimCode, Plan, StepCode
 from tierup.plan.regions import Cut
 from tierup.rewrite.assume import Assumptions, Pair
-from tierup.rewrite.rewrite import close_sizes, lower_to_core
+from tierup.rewrite.rewrite import close_sizes, lower_to_core, narrow_products
 from tierup.runtime.progress import Signature
 from tierup.runtime.steps import Alone, KernelCompiler, KernelFunction, Part, Placed
 
@@ -68,8 +68,18 @@ class Compiled:
         return self.functions[0].cut
 
 
-def compile_plan(imported: Graph, weights: Weights, target: Target, signatures: Sequence[Signature] = ()) -> Compiled:
-    """Lower to core ops, cut into regions, lower the regions, and write the steps of a call."""
+def compile_plan(
+    imported: Graph,
+    weights: Weights,
+    target: Target,
+    signatures: Sequence[Signature] = (),
+    precision: str = "f32",
+) -> Compiled:
+    """Lower to core ops, cut into regions, lower the regions, and write the steps of a call.
+
+    With the precision "bf16", products are computed on bf16 where the machine has instructions for that.
+    """
+    narrowed = precision == "bf16" and "dot_bf16" in target.dots
     compiler = KernelCompiler(weights, target)
     chooser = Assembler("choose", len(imported.values))
     if signatures:
@@ -78,7 +88,7 @@ def compile_plan(imported: Graph, weights: Weights, target: Target, signatures: 
     for signature in (None, *signatures):
         graph = imported if signature is None else close_sizes(imported, weights, signature)
         compiler.written.clear()
-        numbers.append(compiler.compiled(_prepare(graph, weights)))
+        numbers.append(compiler.compiled(_prepare(graph, weights, narrowed)))
         outermost, *inner = compiler.written
         bodies = tuple(_described(body, None) for body in inner)
         functions.append(replace(_described(outermost, signature), bodies=bodies))
@@ -96,9 +106,11 @@ def _described(written: KernelFunction, signature: Signature | None) -> Function
     )
 
 
-def _prepare(graph: Graph, weights: Weights) -> Part:
+def _prepare(graph: Graph, weights: Weights, narrowed: bool) -> Part:
     assume = Assumptions(graph)
     core = lower_to_core(graph, weights, assume)
+    if narrowed:
+        core = narrow_products(core, weights, assume)
     return Part(core, cut(core, weights), tuple(assume.pairs), graph)
 
 

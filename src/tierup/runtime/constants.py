@@ -9,7 +9,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from tierup.ir.types import Array
+from tierup.ir.types import Array, DType
+from tierup.plan.packing import GROUPS, SUMMED, WORDS
 
 _ALIGNMENT = 64
 _COPIED_BYTES = 1 << 20  # below, a copy takes less memory than the pages that the kernel maps around a mapped array
@@ -81,8 +82,8 @@ def _nothing(_: Array) -> None:
 
 def _bound(array: Array, packing: Sequence[str | int], done: Done) -> Array:
     if packing:
-        width, groups = (*map(int, packing), 1)[:2]
-        return pack_panels(array, width, done, groups)
+        width, *form = packing
+        return pack_panels(array, int(width), done, str(*form))
     if array.dtype.kind == "O":
         return array
     if array.flags.aligned and array.flags.c_contiguous and array.nbytes > _COPIED_BYTES:
@@ -107,17 +108,17 @@ def aligned_empty(shape: Sequence[int], dtype: np.dtype[Any]) -> Array:
     return raw[start : start + size].view(dtype).reshape(shape)
 
 
-def pack_panels(matrix: Array, width: int, done: Done = _nothing, groups: int = 1) -> Array:
+def pack_panels(matrix: Array, width: int, done: Done = _nothing, form: str = "") -> Array:
     """[K, N] as [panels, K, width], the last panel filled up with zeros, on a 64-byte border.
 
-    Several groups of columns, [K, groups · N], become [panels, K, groups, width].
+    With a form, as `plan/packing.py` describes it: words instead of elements, or columns of several groups.
     """
     if matrix.ndim != 2 or width < 1:
         raise ValueError(f"an array of {matrix.ndim} axes cannot be packed in panels of {width}")
-    if groups < 1 or matrix.shape[1] % groups:
-        raise ValueError(f"{matrix.shape[1]} columns cannot be divided into {groups} groups")
-    if groups > 1:
-        return _pack_groups(matrix, width, groups, done)
+    if form in GROUPS:
+        return _pack_groups(matrix, width, GROUPS[form], done)
+    if form:
+        return _pack_words(matrix, width, form, done)
     rows, columns = matrix.shape
     packed = aligned_empty((-(-columns // width), rows, width), matrix.dtype)
     if columns % width:
@@ -130,7 +131,9 @@ def pack_panels(matrix: Array, width: int, done: Done = _nothing, groups: int = 
 
 
 def _pack_groups(matrix: Array, width: int, groups: int, done: Done) -> Array:
-    """The same columns of each group side by side."""
+    """The same columns of each group side by side: [K, groups · N] as [panels, K, groups, width]."""
+    if matrix.shape[1] % groups:
+        raise ValueError(f"{matrix.shape[1]} columns cannot be divided into {groups} groups")
     rows, columns = matrix.shape[0], matrix.shape[1] // groups
     packed = aligned_empty((-(-columns // width), rows, groups, width), matrix.dtype)
     for number, panel in enumerate(packed):
@@ -166,3 +169,33 @@ def _pack_transposed(matrix: Array, packed: Array, done: Done) -> None:
         staged[: len(part)] = part
         packed[panel, :, : len(part)] = staged[: len(part)].T
         done(part)
+
+
+def _pack_words(matrix: Array, width: int, form: str, done: Done) -> Array:
+    """Some rows at a time: joined to rows of words, which are then packed as any others."""
+    group, (rows, columns) = WORDS.get(form), matrix.shape
+    if group is None or rows % group or (form != "bf16" and matrix.dtype not in (np.int8, np.uint8)):
+        raise ValueError(f"{rows} rows of {matrix.dtype} cannot be packed as '{form[:40]}'")
+    sums = form == SUMMED
+    packed = aligned_empty((-(-columns // width), rows // group + sums, width), np.dtype(np.int32))
+    packed[-1:, :, columns % width or width :] = 0
+    step = group * max(1, _PART_BYTES // (max(columns, 1) * matrix.itemsize * group))
+    for start in range(0, rows if columns else 0, step):
+        part = matrix[start : start + step]
+        first = sums + start // group
+        _pack_rows(_words(part, group), packed[:, first : first + len(part) // group], _nothing)
+        done(part)
+    if sums and columns:
+        factor = 128 if matrix.dtype == np.uint8 else -128
+        total = factor * np.sum(matrix, axis=0, dtype=np.int32, keepdims=True)
+        _pack_rows(np.asarray(total), packed[:, :1], _nothing)
+    return packed
+
+
+def _words(part: Array, group: int) -> Array:
+    """Rows as rows of words, the first of each group in the lowest bits."""
+    small = part.astype(DType.BF16.numpy).view(np.uint16) if group == 2 else part.view(np.uint8)
+    words = np.ascontiguousarray(small[::group]).astype(np.uint32)
+    for number in range(1, group):
+        words |= small[number::group].astype(np.uint32) << np.uint32(number * 32 // group)
+    return words.view(np.int32)

@@ -31,7 +31,7 @@ from tierup.runtime.guards import DIM_CODES, GuardCode
 
 _HEAP, _ARENA = 0, 1
 _LOWERINGS = {
-    "rows": lower_rows, "matmul": lower_matmul, "conv": lower_conv, "attention": lower_attention, "known": lower_known,
+    "rows": lower_rows, "conv": lower_conv, "attention": lower_attention, "known": lower_known,
     "recurrent": lower_recurrent, "scan": lower_scan, "scatter": lower_scatter,
 }  # fmt: skip
 
@@ -106,8 +106,8 @@ class KernelCompiler(PlanCompiler):
 
     def panels(self, digest: str, panels: Panels) -> int:
         """The number of a packed constant."""
-        key = (digest, panels.width) if panels.groups == 1 else (digest, panels.width, panels.groups)
-        return self.constants.setdefault(key, len(self.constants))
+        constant = (digest, panels.width, panels.form) if panels.form else (digest, panels.width)
+        return self.constants.setdefault(constant, len(self.constants))
 
 
 class Typical:
@@ -278,8 +278,10 @@ class KernelFunction(FunctionCompiler):
     def _lower(self, unit: Region | int) -> Kernel | None:
         if isinstance(unit, int):
             return None
-        lower = _LOWERINGS[unit.kind]
-        return lower(self.graph, self.compiler.weight_table, unit, self._dims, self.compiler.target.lanes)
+        target, weights = self.compiler.target, self.compiler.weight_table
+        if unit.kind == "matmul":
+            return lower_matmul(self.graph, weights, unit, self._dims, target.lanes, target.dots)
+        return _LOWERINGS[unit.kind](self.graph, weights, unit, self._dims, target.lanes)
 
     def _type(self, value: ValueId) -> TensorType:
         type = self.graph.type(value)

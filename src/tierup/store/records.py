@@ -96,11 +96,12 @@ class KernelRecord(msgspec.Struct, array_like=True, frozen=True):
 
 class KernelError(msgspec.Struct, array_like=True, frozen=True):
     """How far a kernel was from float64 in its proof, in units of eps · B: the largest error, the RMS error, and the
-    baseline's RMS error."""
+    baseline's RMS error. `narrowed` is the RMS error that comes of rounding to bf16, in units of B."""
 
     worst: float
     rms: float
     rms_baseline: float
+    narrowed: float = 0.0
 
 
 class PlanRecord(msgspec.Struct, array_like=True, frozen=True):

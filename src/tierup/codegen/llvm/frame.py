@@ -70,6 +70,7 @@ class Frame:
 
     def __init__(self, program: TileProgram, target: Target) -> None:
         self.program = program
+        self.target = target
         self.writer = Writer()
         self.buffers = {buffer.name: buffer for buffer in program.buffers}
         self.steps = {grid.axis: grid.step for grid in program.grid}  # all loops over one axis have one step

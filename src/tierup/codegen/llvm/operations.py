@@ -8,8 +8,9 @@ from tierup.codegen.llvm.elements import convert, literal, register_type, vector
 from tierup.codegen.llvm.frame import Frame, Place, Scope, Value
 from tierup.codegen.llvm.maps import emit_map
 from tierup.codegen.llvm.reduce import IDENTITY, emit_reduce
+from tierup.codegen.llvm.words import emit_word_dot
 from tierup.ir.types import DType
-from tierup.lower.tile import Arg, Check, Convert, Dot, Fill, Map, Position, Reduce
+from tierup.lower.tile import WORD_DOTS, Arg, Check, Convert, Dot, Fill, Map, Position, Reduce
 
 
 def emit_fill(frame: Frame, fill: Fill) -> Value:
@@ -41,6 +42,8 @@ def emit_map_tile(frame: Frame, map: Map, scope: Scope) -> Value:
 
     def make(place: Place, chunk: int, lanes: int) -> str:
         picked = [frame.pick(arg, layout, place, chunk) for arg in args]
+        if map.op in WORD_DOTS:
+            return emit_word_dot(frame.writer, map.op, lanes, picked, frame.target)
         return emit_map(frame.writer, map.op, dtype, lanes, picked)
 
     return frame.value(map.type, make)

@@ -186,7 +186,12 @@ OPS: tuple[Op, ...] = (
     ),
     *_rows(
         "register and cache blocking over three index sets; a map and a reduction would stream memory",
-        ("matmul", rules.matmul, "matrix product over broadcast batches; bytes give i32; f16, bf16 accumulate in f32"),
+        (
+            "matmul",
+            rules.matmul,
+            "matrix product over broadcast batches; bytes give i32; f16, bf16 accumulate in f32, and bf16 "
+            "answers in f32 where `to` says so",
+        ),
         ("conv", rules.conv, "convolution of x[N, C, ...] by w[M, C / group, ...] with the value pads; bytes give i32"),
         (
             "conv_last",

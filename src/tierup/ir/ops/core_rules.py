@@ -376,7 +376,12 @@ def matmul(ctx: Infer) -> list[Out]:
         raise InferError("both sides of a matmul must have at least two axes")
     _agree(a[-1], b[-2], "the columns of the left side must be the rows of the right side")
     batch = ctx.broadcast(a[:-2], b[:-2]) or ()
-    return [Out(_dot_dtype(ctx), (*batch, a[-2], b[-1]))]
+    dtype = _dot_dtype(ctx)
+    if "to" in ctx.attrs:
+        if dtype is not DType.BF16 or ctx.attrs["to"] != DType.F32.code:
+            raise InferError(f"a product of {dtype!r} cannot answer in dtype number {ctx.attrs['to']}")
+        dtype = DType.F32
+    return [Out(dtype, (*batch, a[-2], b[-1]))]
 
 
 def _window_attrs(ctx: Infer, spatial: int, *names: str) -> list[tuple[int, ...]]:

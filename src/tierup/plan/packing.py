@@ -1,0 +1,21 @@
+"""The forms in which constant matrices are packed for kernels, beside panels of their own elements.
+
+bf16           pairs of rows, rounded to bf16, side by side in 32-bit words
+bytes          fours of rows of bytes in 32-bit words
+summed bytes   the same, and in front of each panel the sums of its columns: 128 times where the bytes are unsigned,
+               -128 times where they are signed
+2 groups, ...  as many matrices that lie side by side: a panel has the same columns of all, [K, groups, width]
+"""
+
+from __future__ import annotations
+
+# How many rows lie in a word, by form.
+WORDS = {"bf16": 2, "bytes": 4, "summed bytes": 4}
+SUMMED = "summed bytes"
+# How many matrices lie side by side, by form.
+GROUPS = {f"{count} groups": count for count in range(2, 17)}
+
+
+def grouped(count: int) -> str:
+    """The form for as many matrices."""
+    return "" if count == 1 else f"{count} groups"

@@ -1,0 +1,139 @@
+"""Products on words, in the interpreter: bytes exactly as the reference has them, bf16 within the rounding of sums."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tests.lower.cuts import CutRun
+from tests.rewrite.graphs import Build, const, f32, made
+
+from tierup.ir.build import GraphBuilder
+from tierup.ir.types import Array, DType
+from tierup.lower.kernel import Panels
+from tierup.lower.tile import WORD_DOTS
+from tierup.reference.evaluate import evaluate
+
+RANDOM = np.random.default_rng(6)
+EPS = 2.0**-23
+DOTS = frozenset(WORD_DOTS)
+
+
+def run(build: Build, *feeds: Array) -> tuple[Array, Array, CutRun]:
+    """What the kernels answer, what is right in f64, and the run."""
+    graph, weights = made(build)
+    call = CutRun(graph, weights, list(feeds), DOTS)
+    (got,) = call.outputs()
+    (wanted,) = evaluate(graph, weights, list(feeds), wide=got.dtype.kind == "f" or got.dtype == DType.BF16.numpy)
+    return got, wanted, call
+
+
+def form(call: CutRun) -> str:
+    """How the right side of the one product was packed."""
+    ((_, kernel),) = [entry for entry in call.kernels if entry[0].kind == "matmul"]
+    panels = [buffer for buffer in kernel.buffers if isinstance(buffer, Panels)]
+    return panels[0].form if panels else "not packed"
+
+
+def integers(dtype: DType, *shape: int) -> Array:
+    ends = np.iinfo(dtype.numpy)
+    return RANDOM.integers(ends.min, ends.max, shape, dtype.numpy, endpoint=True)
+
+
+@pytest.mark.parametrize("left", [DType.U8, DType.I8])
+@pytest.mark.parametrize("right", [DType.U8, DType.I8])
+@pytest.mark.parametrize("columns", [1, 5, 24])
+def test_bytes_of_either_sign(left: DType, right: DType, columns: int) -> None:
+    w = integers(right, 12, columns)
+
+    def build(b: GraphBuilder) -> int:
+        return b.op("core.matmul", b.open_input(left, ("n", 12)), const(b, w, right.numpy))
+
+    for rows in (0, 1, 3, 11):
+        got, wanted, call = run(build, integers(left, rows, 12))
+        np.testing.assert_array_equal(got, wanted)
+        assert form(call) == ("summed bytes" if left is right else "bytes")
+
+
+@pytest.mark.parametrize("inner", [2, 10, 0])
+def test_bytes_that_are_no_words(inner: int) -> None:
+    w = integers(DType.I8, inner, 7)
+
+    def build(b: GraphBuilder) -> int:
+        return b.op("core.matmul", b.open_input(DType.U8, ("n", inner)), const(b, w, np.int8))
+
+    got, wanted, call = run(build, integers(DType.U8, 3, inner))
+    np.testing.assert_array_equal(got, wanted)
+    assert form(call) == ("" if inner else "bytes")
+
+
+def test_scales_and_biases_behind_bytes_never_see_memory() -> None:
+    """cast, scale for each column, a factor for each row, bias: one kernel from bytes to f32."""
+    w, scale, bias = integers(DType.I8, 8, 20), *RANDOM.standard_normal((2, 20)).astype(np.float32)
+
+    def build(b: GraphBuilder) -> int:
+        total = b.op("core.matmul", b.open_input(DType.U8, ("n", "m", 8)), const(b, w, np.int8))
+        real = b.op("core.cast", total, to=DType.F32.code, saturate=1)
+        scaled = b.op("core.mul", real, const(b, scale.reshape(1, 20)))
+        return b.op("core.add", b.op("core.mul", scaled, f32(b, "n", "m", 1)), const(b, bias))
+
+    factors = RANDOM.standard_normal((3, 5, 1)).astype(np.float32)
+    got, wanted, call = run(build, integers(DType.U8, 3, 5, 8), factors)
+    np.testing.assert_allclose(got, wanted, rtol=0, atol=8 * EPS * np.abs(wanted).max())  # four roundings
+    assert len(call.kernels) == 1
+
+
+def test_what_is_one_for_some_rows_alone_stays_outside() -> None:
+    w = integers(DType.I8, 8, 4)
+
+    def build(b: GraphBuilder) -> int:
+        total = b.op("core.matmul", b.open_input(DType.U8, ("n", "m", 8)), const(b, w, np.int8))
+        return b.op("core.add", total, b.open_input(DType.I32, ("n", 1, 1)))
+
+    got, wanted, call = run(build, integers(DType.U8, 3, 5, 8), integers(DType.I32, 3, 1, 1))
+    np.testing.assert_array_equal(got, wanted)
+    assert [region.kind for region, _ in call.kernels] == ["matmul", "rows"]
+
+
+@pytest.mark.parametrize("inner", [2, 6, 40, 2050])
+def test_pairs(inner: int) -> None:
+    """Sides in bf16, sums in f32, the weight rounded where it is packed; the result may be rounded once more."""
+    w = RANDOM.standard_normal((inner, 9)).astype(np.float32)
+
+    def build(b: GraphBuilder) -> int:
+        right = b.op("core.cast", const(b, w), to=DType.BF16.code, saturate=1)
+        return b.op("core.matmul", b.open_input(DType.BF16, ("n", inner)), right, to=DType.F32.code)
+
+    x = RANDOM.standard_normal((5, inner)).astype(DType.BF16.numpy)
+    got, _, call = run(build, x)
+    rounded = w.astype(DType.BF16.numpy).astype(np.float64)
+    exact, size = x.astype(np.float64) @ rounded, np.abs(x.astype(np.float64)) @ np.abs(rounded)
+    assert (np.abs(got - exact) <= EPS * (4 + np.sqrt(inner)) * size).all()
+    assert form(call) == "bf16"
+
+
+def test_a_result_that_is_rounded_for_the_next_product() -> None:
+    w = RANDOM.standard_normal((4, 6)).astype(np.float32)
+
+    def build(b: GraphBuilder) -> int:
+        product = b.op("core.matmul", f32(b, "n", 4), const(b, w))
+        return b.op("core.cast", b.op("core.max", product, const(b, 0.0)), to=DType.BF16.code, saturate=1)
+
+    x = RANDOM.standard_normal((3, 4)).astype(np.float32)
+    got, _, call = run(build, x)
+    exact = np.maximum(x.astype(np.float64) @ w, 0)
+    assert got.dtype == DType.BF16.numpy
+    np.testing.assert_allclose(got.astype(np.float64), exact, rtol=2.0**-8 + 2.0**-20, atol=2.0**-20)
+    assert len(call.kernels) == 1
+
+
+def test_rows_that_do_not_begin_with_a_word_are_copied() -> None:
+    w = integers(DType.I8, 4, 5)
+
+    def build(b: GraphBuilder) -> int:
+        x = b.open_input(DType.U8, ("n", 6))
+        part = b.op("core.slice", x, const(b, [1], np.int64), const(b, [5], np.int64), axes=(1,), steps=(1,))
+        return b.op("core.matmul", part, const(b, w, np.int8))
+
+    got, wanted, call = run(build, integers(DType.U8, 7, 6))
+    np.testing.assert_array_equal(got, wanted)
+    assert form(call) == "bytes"

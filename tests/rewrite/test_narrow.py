@@ -1,0 +1,61 @@
+"""Products in bf16: which are, which are not, and how far they are off."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tests.rewrite.graphs import Build, const, f32, made, ops
+
+from tierup.config import BF16_ERROR_BOUND
+from tierup.ir.build import GraphBuilder
+from tierup.ir.graph import Graph, Weights
+from tierup.ir.types import DType
+from tierup.ir.verify import verify
+from tierup.reference.evaluate import evaluate
+from tierup.rewrite.rewrite import narrow_products
+
+RANDOM = np.random.default_rng(8)
+W = RANDOM.standard_normal((6, 5)).astype(np.float32)
+
+
+def narrowed(build: Build) -> tuple[Graph, Graph, Weights]:
+    graph, weights = made(build)
+    after = narrow_products(graph, weights)
+    verify(after, weights)
+    return graph, after, weights
+
+
+def test_both_sides_are_rounded_and_the_error_is_as_derived() -> None:
+    graph, after, weights = narrowed(lambda b: b.op("core.matmul", f32(b, "n", 6), const(b, W)))
+    assert ops(after) == ["core.cast", "core.cast", "core.matmul"]
+    x = (RANDOM.standard_normal((400, 6)) * 2.0 ** RANDOM.integers(-9, 9, (400, 6))).astype(np.float32)
+    (exact,), (got,) = evaluate(graph, weights, [x], wide=True), evaluate(after, weights, [x])
+    assert got.dtype == np.float32
+    size = np.abs(x.astype(np.float64)) @ np.abs(W.astype(np.float64))
+    off = np.abs(got - exact) / size
+    assert off.max() <= BF16_ERROR_BOUND + 10 * 2.0**-23
+    assert off.max() > 2.0**-10  # it is bf16
+
+
+def test_what_two_products_read_is_rounded_once() -> None:
+    def build(b: GraphBuilder) -> list[int]:
+        x = f32(b, "n", 6)
+        return [b.op("core.matmul", x, const(b, W)), b.op("core.matmul", x, const(b, W + 1))]
+
+    _, after, _ = narrowed(build)
+    assert sorted(ops(after)) == ["core.cast"] * 3 + ["core.matmul"] * 2
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda b: b.op("core.matmul", f32(b, "n", 6), f32(b, 6, 5)),  # no constant
+        lambda b: b.op("core.matmul", f32(b, "n", 5), const(b, W[:5])),  # no pairs
+        lambda b: b.op("core.matmul", f32(b, 2, "n", 6), const(b, np.stack([W, W]))),  # a batch of matrices
+        lambda b: b.op("core.matmul", b.open_input(DType.F64, ("n", 6)), const(b, W, np.float64)),
+        lambda b: b.op("core.matmul", b.open_input(DType.U8, ("n", 6)), const(b, W, np.int8)),
+    ],
+)
+def test_others_stay(build: Build) -> None:
+    graph, after, _ = narrowed(build)
+    assert ops(after) == ops(graph)

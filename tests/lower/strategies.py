@@ -35,6 +35,7 @@ from tierup.lower.tile import (
     Buffer,
     Convert,
     Dot,
+    Fill,
     Grid,
     Index,
     Load,
@@ -256,6 +257,8 @@ class _Drawing(Accesses):
         self.around.pop()
         body, self.body, self.visible = self.body, outer, visible
         results = [replace(value, name=self.name(), plain=False) for value in yielded]
+        exact = (axis.extent - axis.begin) % axis.step == 0 and self.chance(30)
+        condition = self.condition() if self.chance(25) else ""
         self.emit(
             Loop(
                 axis.name,
@@ -266,7 +269,8 @@ class _Drawing(Accesses):
                 tuple(value.name for value in yielded),
                 tuple(value.name for value in results),
                 self.size(axis.begin, 50),
-                (axis.extent - axis.begin) % axis.step == 0 and self.chance(30),
+                exact,
+                condition if exact or axis.step == 1 else "",
             )
         )
         self.visible += results
@@ -276,6 +280,12 @@ class _Drawing(Accesses):
         if results and self.chance(70):
             self.map()
             self.store()
+
+    def condition(self) -> str:
+        """What a loop depends on."""
+        name = self.name()
+        self.body.append(Fill(name, Tile(DType.BOOL), self.chance(70)))
+        return name
 
     def accumulate(self, acc: Value) -> Value:
         """acc op v, over the axes of acc; elements meet in a fixed order, so this is exact."""

@@ -156,6 +156,23 @@ def test_loops_begin_where_they_say() -> None:
         run(text, (2, 9), z=z)
 
 
+def test_loops_depend_on_what_they_say() -> None:
+    text = """program p(n: i32 in, z: i32 out) {
+      %n : i32[] = load n[0]
+      %o : i32[] = fill 0
+      %b : bool[] = lt %o, %n
+      for i < 3 step 1 when %b carry %old = %n {
+        %new : i32[] = add %old, %old
+        yield %new
+      } -> %r
+      store z[0], %r
+    }"""
+    for number, wanted in ((2, 16), (-1, -1)):
+        z = np.zeros(1, np.int32)
+        run(text, (), n=np.array([number], np.int32), z=z)
+        assert z[0] == wanted
+
+
 def test_an_empty_grid_does_nothing() -> None:
     y = np.zeros(1, np.float32)
     text = """program p(y: f32 out) sizes 2 {

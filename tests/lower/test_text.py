@@ -126,6 +126,7 @@ def test_nan_reads_back() -> None:
     [
         (Loop("i", 4, 2, ()), "for i < 4 step 2 {", "}"),
         (Loop("i", Arg(0), 2, (), begin=Arg(1), exact=True), "for i < s0 step 2 from s1 exact {", "}"),
+        (Loop("i", 3, 1, (), when="bad"), "for i < 3 step 1 when %bad {", "}"),
         (
             Loop("i", 4, 1, (), (("a", "b"), ("c", "d")), ("e", "f"), ("g", "h")),
             "for i < 4 step 1 carry %a = %b, %c = %d {",

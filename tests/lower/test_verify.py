@@ -46,6 +46,7 @@ def test_samples_are_valid(sample: TileProgram) -> None:
         "%a : f32[i] = fill 0.0\n%b : f32[j] = fill 0.0\n%c : f32[j, i] = add %a, %b\n%d : bool[j, i] = lt %a, %c",
         "%a : i64[k] = fill 0\nfor k < 3 step 2 {\n%b : i64[k] = position k\n%c : i64[k] = mod %b, %a\n}",
         "for k < 3 step 2 {\n}\nfor k < s0 step 2 from 1 {\n}",
+        "%a : bool[] = fill true\nfor k < s0 step 1 when %a {\n}",
         "%a : f32[i] = fill 0.0\nstore y[i + j * 4 starts i * s0], %a",
         "%a : i32[j] = load n[j]\ncheck %a < s0\n%b : f32[i, j] = load x[%a * s1 + i]\nstore y[%a * 4 + i], %b",
         "%a : i64[j, i] = load n[i + j * 4]\n%b : f32[i, j] = load x[%a]\nstore y[%a + j * 0], %b\ncheck %a < -1",
@@ -82,6 +83,8 @@ def test_valid(lines: str) -> None:
         ("%a : i32[] = fill nan", "nan is no i32"),
         ("%a : i32[] = fill true", "True is no i32"),
         ("%a : bool[] = fill 2", "2 is no bool"),
+        ("%a : i64[] = fill 2\nfor k < 3 step 1 when %a {\n}", "%a is no bool without axes"),
+        ("%a : bool[] = fill true\nfor k < s0 step 2 when %a {\n}", "its last step may be ragged"),
         ("%a : u8[] = load n[0] else -1", "-1 is no u8"),
         ("%a : i64[] = fill s2", "there is no size s2"),
         # addresses

@@ -155,3 +155,34 @@ def test_two_convolutions_into_one_sum() -> None:
     )
     with tierup.load(proto, config=tierup.Config(force_tier=0)) as baseline:
         np.testing.assert_allclose(compiled(proto, x), baseline(x=x)["y"], rtol=0, atol=2e-5)  # 80 terms of order 1
+
+
+@pytest.mark.parametrize("opened", [False, True])
+@pytest.mark.parametrize("size", [(7, 9), (8, 8), (1, 5), (14, 3)])
+def test_transformed_tiles_of_what_is_not_finite(size: tuple[int, int], opened: bool) -> None:
+    """Infinities stay infinite, though tiles are made of differences, and no other result is touched."""
+    x, w = floats(1, 2, 16, *size), floats(2, 40, 16, 3, 3)
+    proto = model(x, w, opened, pads=[1] * 4)
+    assert_close(compiled(proto, x), x, w, {"pads": [1] * 4})
+    x[0, 3, size[0] // 2, size[1] // 2], x[1, 1, -1, 0], x[1, 0, 0, -1] = np.inf, np.nan, 3e38
+    with tierup.load(proto, config=tierup.Config(force_tier=0)) as baseline, np.errstate(all="ignore"):
+        wanted = baseline(x=x)["y"]
+    got = compiled(proto, x)
+    np.testing.assert_array_equal(np.isnan(got), np.isnan(wanted))
+    np.testing.assert_array_equal(got[np.isinf(wanted)], wanted[np.isinf(wanted)])
+    assert (np.isfinite(got) == np.isfinite(wanted)).all()
+
+
+def test_which_convolutions_are_transformed() -> None:
+    def kinds(x: tuple[int, ...], w: tuple[int, ...], **attrs: Any) -> set[str]:
+        imported, target = load_onnx(model(floats(1, *x), floats(2, *w), False, **attrs)), target_of(identify())
+        assert target is not None
+        plan = compile_plan(imported.graph, imported.weights, target)
+        return {program.name for program in plan.programs} - {"rows"}
+
+    assert kinds((1, 16, 8, 8), (16, 16, 3, 3)) == {"winograd"}
+    assert kinds((1, 8, 8, 8), (16, 8, 3, 3)) == {"conv"}  # too few channels to pay for it
+    assert kinds((1, 16, 8, 8), (16, 16, 3, 3), strides=[2, 2]) == {"conv"}
+    assert kinds((1, 16, 8, 8), (16, 16, 3, 3), dilations=[2, 2]) == {"conv"}
+    assert kinds((1, 16, 8, 8), (16, 16, 5, 3)) == {"conv"}
+    assert kinds((1, 32, 8, 8), (32, 16, 3, 3), group=2) == {"conv"}

@@ -21,7 +21,7 @@ from tierup.lower.parse import parse_program
 from tierup.lower.text import print_program
 from tierup.lower.tile import Buffer
 from tierup.lower.verify import verify as verify_program
-from tierup.plan.packing import WORDS
+from tierup.plan.packing import GROUPS, WINOGRAD, WORDS
 
 Size = Annotated[int, Meta(ge=-(1 << 62), le=1 << 62)] | Annotated[str, Meta(pattern=r"\Ad[0-9]{1,6}\Z")]
 _Text = Annotated[str, Meta(max_length=4 << 20)]
@@ -191,11 +191,12 @@ def _check_buffers(case: Case, kernel: Kernel) -> None:
 
 def _holds(buffer: Buffer, bound: ValueId | Panels, type: TensorType) -> bool:
     """Whether a buffer has elements as large as its value's, or words of several of them that it reads."""
-    if isinstance(bound, Panels) and bound.form:
+    form = bound.form if isinstance(bound, Panels) else ""
+    if form in WORDS:
         rows = (type.shape or (0,))[0]
-        return (
-            buffer.dtype is DType.I32 and bound.form in WORDS and isinstance(rows, int) and not rows % WORDS[bound.form]
-        )
+        return buffer.dtype is DType.I32 and isinstance(rows, int) and not rows % WORDS[form]
+    if form:
+        return buffer.dtype is type.dtype and (form in GROUPS or form == WINOGRAD)
     size, own = type.dtype.numpy.itemsize, buffer.dtype.numpy.itemsize
     if size == own:
         return True

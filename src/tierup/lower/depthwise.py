@@ -1,8 +1,8 @@
 """A convolution of every channel by itself -> one tile program: channels in vectors, a row of results at a time.
 
 Windows that lie inside the data along the last axis are taken in tiles, and read memory in order; those that reach
-beyond it are taken one by one, each place brought inside and its element replaced by zero. So are rows of the kernel
-that lie outside.
+beyond it are taken one by one, each place brought inside, and its product left out. So are those of rows of the
+kernel that lie outside.
 """
 
 from __future__ import annotations
@@ -145,12 +145,12 @@ class _Depthwise:
         index = Index(tuple((name, self._sizes.of(step)) for name, step in entries), self._sizes.of(offset))
         at = tuple((name, self._sizes.of(step)) for (name, _, _), step in places)
         body.append(Load(value, tile, "x", index, at=at))
-        for _, inside, _ in (place for place, _ in places):
-            zero, kept = self._names.new("zero"), self._names.new("v")
-            body += [Fill(zero, Tile(dtype), 0), Map(kept, tile, "select", (inside, value, zero))]
-            value = kept
         body.append(Load(factor, Tile(dtype, ("j",)), "w", self._weights_at(tap)))
-        body.append(Map(new, Tile(dtype, (row, "j")), "fma", (value, factor, total)))
+        body.append(Map(new, tile, "fma", (value, factor, total)))
+        for _, inside, _ in (place for place, _ in places):
+            kept = self._names.new("sum")
+            body.append(Map(kept, tile, "select", (inside, new, total)))
+            new = kept
         return new
 
     def _weights_at(self, tap: int) -> Index:

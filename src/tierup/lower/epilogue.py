@@ -10,7 +10,7 @@ from tierup.ir.types import DType, Shape, TensorType
 from tierup.lower.names import Names
 from tierup.lower.rows import map_statement
 from tierup.lower.sources import constant_scalar
-from tierup.lower.tile import Fill, Index, Load, Statement, Tile
+from tierup.lower.tile import Fill, Index, Load, Size, Statement, Tile
 from tierup.plan.products import operand_reach
 from tierup.plan.regions import NARROW
 
@@ -29,6 +29,10 @@ class Place(Protocol):
     @property
     def columns(self) -> Index:
         """Of a column in a vector of as many as the result has."""
+
+    @property
+    def at(self) -> tuple[tuple[str, Size], ...]:
+        """What addresses of the whole shape add to `index`, as in `Load`."""
 
     @property
     def rows(self) -> Index | None:
@@ -79,7 +83,8 @@ class Epilogue:
         assert domain is not None
         index, axes = _operand(type.shape, domain, place)
         buffer = self.operands.setdefault(value, f"e{len(self.operands)}")
-        body.append(Load(name, Tile(type.dtype, axes), buffer, index))
+        at = place.at if axes == place.axes else ()
+        body.append(Load(name, Tile(type.dtype, axes), buffer, index, at=at))
         return name, Tile(type.dtype, axes)
 
     def _type(self, value: ValueId) -> TensorType:

@@ -164,6 +164,8 @@ class _Run:
         if loop.exact and extent > begin and (extent - begin) % loop.step:
             raise TileError(f"'{line_text(loop)}' in '{self.program.name}' is not exact from {begin} to {extent}")
         state = [self.values[initial] for _, initial in loop.carried]
+        if loop.when and not self.values[loop.when]:
+            extent = begin
         for position in range(begin, extent, loop.step):
             self.enter(loop.axis, position, extent)
             self.values.update(zip((inside for inside, _ in loop.carried), state, strict=True))

@@ -205,13 +205,16 @@ class _OpenLoop:
     step: int
     begin: Size
     exact: bool
+    when: str
     carried: tuple[tuple[str, str], ...]
     body: list[Statement] = field(default_factory=list)
     yields: tuple[str, ...] | None = None
 
     def close(self, results: tuple[str, ...]) -> Loop:
         body, yields = tuple(self.body), self.yields or ()
-        return Loop(self.axis, self.extent, self.step, body, self.carried, yields, results, self.begin, self.exact)
+        return Loop(
+            self.axis, self.extent, self.step, body, self.carried, yields, results, self.begin, self.exact, self.when
+        )
 
 
 @dataclass
@@ -255,9 +258,10 @@ class _OpenProgram:
         axis, extent, step = line.range()
         begin = line.size() if line.accept("from") else 0
         exact = line.accept("exact")
+        when = line.value() if line.accept("when") else ""
         carried = line.separated(lambda: _carried(line)) if line.accept("carry") else ()
         line.expect("{")
-        self.loops.append(_OpenLoop(axis, extent, step, begin, exact, carried))
+        self.loops.append(_OpenLoop(axis, extent, step, begin, exact, when, carried))
         if len(self.loops) > DEPTH_LIMIT:
             line.fail(f"loops are nested more than {DEPTH_LIMIT} deep")
 

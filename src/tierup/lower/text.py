@@ -78,6 +78,8 @@ def _lines(statement: Statement) -> Iterator[str]:
         head += f" from {_number(statement.begin)}"
     if statement.exact:
         head += " exact"
+    if statement.when:
+        head += f" when {_value(statement.when)}"
     yield f"{head} carry {carried} {{" if carried else f"{head} {{"
     for part in statement.body:
         yield from (f"  {line}" for line in _lines(part))

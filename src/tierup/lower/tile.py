@@ -189,6 +189,8 @@ class Loop:
 
     `carried` are (name inside, initial value); the body's last values, `yields`, come back in the next round, and
     `results` name them afterwards. In a ragged last round, carried elements beyond the edge keep what they were.
+    `when` names a bool without axes: unless it holds, the loop makes no round. Only loops whose last step is never
+    ragged have one.
     """
 
     axis: str
@@ -200,6 +202,7 @@ class Loop:
     results: tuple[str, ...] = ()
     begin: Size = 0
     exact: bool = False
+    when: str = ""
 
 
 Statement = Fill | Load | Position | Map | Convert | Reduce | Dot | Store | Check | Loop

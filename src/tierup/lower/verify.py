@@ -238,6 +238,9 @@ class _Verifier:
 
     def loop(self, loop: Loop) -> None:
         head, axis = self.at, loop.axis
+        if loop.when:
+            self.require(self.value(loop.when) == Tile(DType.BOOL), f"%{loop.when} is no bool without axes")
+            self.require(loop.exact or loop.step == 1, "its last step may be ragged, and it depends on the data")
         self.enter(axis)
         outside = dict(self.visible)
         self.require(

@@ -8,7 +8,7 @@ from tierup.ir.dims import DimBuilder
 from tierup.ir.graph import Graph, ValueId, Weights
 from tierup.ir.types import Dim, DType, TensorType
 from tierup.lower.names import Names, Sizes
-from tierup.lower.tile import Fill, Index, Map, Position, Reduce, Statement, Tile
+from tierup.lower.tile import Fill, Index, Map, Position, Reduce, Size, Statement, Tile
 from tierup.lower.views import View, Views, row_major
 from tierup.plan.regions import Region
 
@@ -44,6 +44,7 @@ class Spot:
     index: Index
     columns: Index
     rows: Index | None = None
+    at: tuple[tuple[str, Size], ...] = ()
 
 
 class Windows:
@@ -57,6 +58,7 @@ class Windows:
         self.graph, self.dims = graph, dims
         self.view: View = Views(graph, weights, dims).of(data)
         self.matrix, self.group = matrix, int(node.attrs["group"])
+        self.transformed = node.attrs["algorithm"] == "winograd"
         self.domain, self.results = region.domain, region.domain[-1]
         channels = self.view.shape[-1]
         assert isinstance(channels, int)
@@ -91,11 +93,6 @@ class Windows:
 
     def scaled(self, amount: Dim, by: int) -> Dim:
         return amount if by == 1 else self.dims.mul(amount, by)
-
-    def is_empty(self) -> Dim:
-        """1 where there is no data to read."""
-        count = self.dims.product(self.view.shape)
-        return self.dims.sub(1, self.dims.min(count, 1))
 
 
 class Integers:

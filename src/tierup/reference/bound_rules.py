@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ import numpy as np
 from tierup.ir.graph import Attrs
 from tierup.ir.types import Array, DType
 from tierup.reference.bounded import FORMATS, Bounded, Step, size_of
+from tierup.reference.winograd import summed_sizes
 
 _EXACT_INTEGERS = 2.0**24  # f32 holds all integers up to here
 
@@ -371,14 +373,15 @@ def _bilinear(step: Step, a: Bounded, b: Bounded, *rest: Bounded) -> Bounded:
     relative, terms = step.format.relative, _terms(step, a, b)
     if relative < FORMATS[a.dtype].relative and _all_exact((a, b)):
         return _narrow_product(step, a, b, value, terms)
+    sizes = partial(summed_sizes, step.node) if step.node.attrs.get("algorithm") == "winograd" else step
     if a.bound is None:
-        bound = step(size_of(a.value), b.magnitude, *more)
+        bound = sizes(size_of(a.value), b.magnitude, *more)
     elif b.bound is None:
-        bound = step(a.magnitude, size_of(b.value), *more)
+        bound = sizes(a.magnitude, size_of(b.value), *more)
     else:
-        sides = (step(a.magnitude, size_of(b.value), *more), step(size_of(a.value), b.magnitude, *more))
-        both = step(a.magnitude, b.magnitude, *more)
-        bound = sides[0] + sides[1] + step.unit * both - relative * step(size_of(a.value), size_of(b.value), *more)
+        sides = (sizes(a.magnitude, size_of(b.value), *more), sizes(size_of(a.value), b.magnitude, *more))
+        both = sizes(a.magnitude, b.magnitude, *more)
+        bound = sides[0] + sides[1] + step.unit * both - relative * sizes(size_of(a.value), size_of(b.value), *more)
     return _freed(step.summed(value, bound, terms), _unsure_terms(step, a, b, more))
 
 

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from tierup.ir.types import Array, DType
-from tierup.plan.packing import GROUPS, SUMMED, WORDS
+from tierup.plan.packing import GROUPS, SUMMED, WINOGRAD, WORDS
 
 _ALIGNMENT = 64
 _COPIED_BYTES = 1 << 20  # below, a copy takes less memory than the pages that the kernel maps around a mapped array
@@ -117,6 +117,8 @@ def pack_panels(matrix: Array, width: int, done: Done = _nothing, form: str = ""
         raise ValueError(f"an array of {matrix.ndim} axes cannot be packed in panels of {width}")
     if form in GROUPS:
         return _pack_groups(matrix, width, GROUPS[form], done)
+    if form == WINOGRAD:
+        return pack_panels(_transformed(matrix), width, done)
     if form:
         return _pack_words(matrix, width, form, done)
     rows, columns = matrix.shape
@@ -128,6 +130,16 @@ def pack_panels(matrix: Array, width: int, done: Done = _nothing, form: str = ""
     elif matrix.size:
         _pack_rows(matrix, packed, done)
     return packed
+
+
+def _transformed(matrix: Array) -> Array:
+    """G g Gᵀ of every channel and column: rounded once, as everything is computed in float64."""
+    if matrix.shape[0] % 9 or matrix.dtype != np.float32:
+        raise ValueError(f"{matrix.shape[0]} rows of {matrix.dtype} are no 3×3 kernels of f32")
+    turn = np.array([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]])
+    kernels = matrix.reshape(3, 3, -1).astype(np.float64)
+    both = np.einsum("ai,bj,ijr->abr", turn, turn, kernels, optimize=True)
+    return np.ascontiguousarray(both.reshape(-1, matrix.shape[1]), np.float32)
 
 
 def _pack_groups(matrix: Array, width: int, groups: int, done: Done) -> Array:

@@ -117,7 +117,10 @@ def _full_extent(frame: Frame, loop: Loop) -> str:
 def _full_steps(frame: Frame, loop: Loop, scope: Scope, carried: list[Value], full: str, block: Block) -> list[Value]:
     w, begin = frame.writer, frame.size(loop.begin)
     before, top, after = w.label, w.fresh_label("loop"), w.fresh_label("after")
-    w.branch(w.value(f"icmp sgt i64 {full}, {begin}"), top, after)
+    enters = w.value(f"icmp sgt i64 {full}, {begin}")
+    if loop.when:
+        enters = w.value(f"and i1 {enters}, {frame.element(scope.values[loop.when], {})}")
+    w.branch(enters, top, after)
     w.start(top)
     position, phi = _phi(frame, "i64", begin, before)
     inside, phis = _carried_in(frame, carried, before)

@@ -197,7 +197,8 @@ OPS: tuple[Op, ...] = (
             "conv_last",
             rules.conv_last,
             "convolution of x[N, ..., C] by w[kernel places * C / group, M], place by place of `kernel_shape`, with "
-            "the value pads; channels last on both sides; bytes give i32",
+            "the value pads; channels last on both sides; bytes give i32; `algorithm` is direct or winograd: what "
+            "rounding the sums may have",
         ),
         (
             "conv_transpose",

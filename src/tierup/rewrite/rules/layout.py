@@ -19,10 +19,11 @@ import numpy as np
 
 from tierup.ir.graph import Attrs, Node, ValueId
 from tierup.ir.ops.core import ELEMENTWISE
-from tierup.ir.types import Dim, Shape
+from tierup.ir.types import Dim, DType, Shape
 from tierup.rewrite.decompose.core import Core, Declined
 from tierup.rewrite.walk import Rewriter, Values
 
+_WINOGRAD_CHANNELS = 16  # on both sides
 _MOST_PLACES = 32  # of a pooling window: each is one read in the same loop
 
 
@@ -93,8 +94,16 @@ def _convolution(out: Rewriter, node: Node) -> Values | None:
     group, strides = node.attrs["group"], tuple(node.attrs["strides"])
     if prod(kernel) == prod(strides) == group == 1 and not any(out.content(pads) or (1,)):
         return [_first(b, b.matmul(data, matrix))]
-    attrs = {"group": group, "strides": strides, "dilations": tuple(node.attrs["dilations"])}
+    dilations = tuple(node.attrs["dilations"])
+    algorithm = "winograd" if _is_for_winograd(b, w, (kernel, strides, dilations, group)) else "direct"
+    attrs = {"group": group, "strides": strides, "dilations": dilations, "algorithm": algorithm}
     return [_first(b, b.op("conv_last", data, matrix, pads, kernel_shape=kernel, **attrs))]
+
+
+def _is_for_winograd(b: Core, w: ValueId, geometry: tuple[object, ...]) -> bool:
+    """3×3 by single steps, with channels enough to pay for the transforms, and weights that are transformed once."""
+    fits = geometry == ((3, 3), (1, 1), (1, 1), 1) and b.out.constant(w) is not None and b.dtype(w) is DType.F32
+    return fits and all(isinstance(size, int) and size >= _WINOGRAD_CHANNELS for size in b.shape(w)[:2])
 
 
 def _matrix(b: Core, w: ValueId) -> ValueId:

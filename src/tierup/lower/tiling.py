@@ -1,0 +1,39 @@
+"""How many rows and columns of sums are kept in registers at a time."""
+
+from __future__ import annotations
+
+from tierup.ir.types import Dim
+
+# Vectors in a panel -> the most rows of a tile: with the panel and a broadcast they fill the 32 registers.
+_ROWS = {3: 8, 4: 6, 2: 12, 1: 16}
+_LEFT_ROWS = (4, 2, 1)  # of a row of results whose length is open
+_LATENCY = 4  # cycles until a sum can be added to again
+
+
+def tiling(count: Dim, columns: int, lanes: int) -> tuple[int, tuple[int, ...]]:
+    """Vectors of a panel, and rows of the tiles that a row of results is divided into: what takes the least time.
+
+    Tiles are as equal as can be: of 14 rows two of 7, not 8, 4 and 2.
+    """
+    options = []
+    for vectors, most in _ROWS.items():
+        panels = -(-columns // (vectors * lanes))
+        tiles = _divided(count, most) if isinstance(count, int) else (most, *(r for r in _LEFT_ROWS if r < most))
+        full = isinstance(count, int) and count // tiles[0]
+        cycles = _cycles(tiles[0], vectors) * full if full else _cycles(most, vectors) / most
+        if full and len(tiles) > 1:
+            cycles += _cycles(tiles[-1], vectors)
+        options.append((panels * cycles, vectors, tiles))
+    _, vectors, tiles = min(options, key=lambda option: option[0])
+    return vectors, tiles
+
+
+def _divided(count: int, most: int) -> tuple[int, ...]:
+    """Rows of tiles: as many as fit of the first, then one of what is left."""
+    rows = -(-count // -(-count // most)) if count else 1
+    return (rows, count % rows) if count % rows else (rows,)
+
+
+def _cycles(rows: int, vectors: int) -> float:
+    """Of one step of a sum: multiplying, waiting for the sums before, loading the panel from the second cache."""
+    return max(rows * vectors, _LATENCY, 2 * vectors, vectors + rows / 2)

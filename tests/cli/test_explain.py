@@ -129,6 +129,8 @@ def test_the_figures_as_json(perceptron: Path, tmp_path: Path) -> None:
         "constant_bytes": 4 * (20 * 64 + 64 + 1),
         "written_bytes": 1792,
         "functions": {},
+        "kept_bytes": 0,
+        "again_bytes": 0,
     }
     assert last["work"]["functions"] == {"exp": 70}
     assert first["operations"][0] == {

@@ -145,3 +145,38 @@ def test_a_level_that_was_not_measured_is_passed_over() -> None:
 
 def test_nothing_to_do_takes_no_time() -> None:
     assert roofline(Work(0, 0, 0, 0), MACHINE, 2, 0).time_us == 0
+
+
+RECURRENCE = """graph "g" {
+  input %0 "gates" : f32[d0, 2, 64]
+  weight %1 "r" : f32[16, 64] @aa
+  weight %2 "p" : f32[0] @bb
+  input %3 "h" : f32[2, 16]
+  input %4 "c" : f32[2, 16]
+  weight %5 "lengths" : i64[0] @cc
+  dim d0 = of %0 0
+  %6 : f32[d0, 2, 16], %7 : f32[2, 16], %8 : f32[2, 16] = core.lstm@1(%0, %1, %2, %3, %4, %5) {activations=["Sigmoid", "Tanh", "Elu"], alphas=[0.0, 0.0, 1.0], betas=[0.0, 0.0, 0.0], clip=0.0, input_forget=FORGET, reverse=0}
+  return %6, %7, %8
+}
+"""  # noqa: E501  # one node is one line
+
+
+@pytest.mark.parametrize("input_forget", [0, 1])
+def test_a_recurrence_reads_its_weights_at_every_step(input_forget: int) -> None:
+    graph = parse_graph(RECURRENCE.replace("FORGET", str(input_forget)))
+    counted = work(graph, [0], three)
+    assert counted.flops == 3 * 2 * (2 * 16 * 64)
+    assert counted.constant_bytes == 16 * 64 * 4
+    assert counted.read_bytes == 4 * (3 * 2 * 64 + 2 * 2 * 16)
+    assert counted.written_bytes == 4 * (3 * 2 * 16 + 2 * 2 * 16)
+    assert (counted.kept_bytes, counted.again_bytes) == (16 * 64 * 4, 2 * 16 * 64 * 4)
+    units = 3 * 2 * 16
+    assert counted.functions == {"exp": (3 - input_forget) * units, "tanh": units, "expm1": units}
+
+
+def test_what_is_read_again_comes_from_the_level_that_holds_it() -> None:
+    once = Work(flops=0, read_bytes=0, constant_bytes=400_000, written_bytes=0, kept_bytes=400_000)
+    again = Work(flops=0, read_bytes=0, constant_bytes=400_000, written_bytes=0, kept_bytes=400_000, again_bytes=10**6)
+    large = 1 << 40  # all that a call touches: constants come from memory
+    assert roofline(once, MACHINE, 1, large).memory_us == pytest.approx(400_000 / 10e3)
+    assert roofline(again, MACHINE, 1, large).memory_us == pytest.approx(400_000 / 10e3 + 10**6 / 200e3)

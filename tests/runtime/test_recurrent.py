@@ -80,3 +80,20 @@ def test_steps_of_time_are_a_loop_of_the_plan() -> None:
     kernels = [position for position, step in enumerate(steps) if step[0] == StepCode.KERNEL]
     branches = [step for step in steps if step[0] == StepCode.BRANCH_DIM]
     assert [branch[-1] for branch in branches] == [kernels[number]]
+
+
+@pytest.mark.parametrize("name", ["lengths", "h0", "r"])
+def test_sizes_that_do_not_agree_end_the_call(name: str) -> None:
+    """Nothing names these sizes in the model, so only the kernel can see it: it would read behind its inputs."""
+    proto = layer("GRU", 6, constant=False, linear_before_reset=1)
+    given = feeds(proto, 4, 3)
+    for spec in proto.graph.input:
+        if spec.name in ("lengths", "h0", "r"):
+            for number, dim in enumerate(spec.type.tensor_type.shape.dim):
+                dim.dim_param = f"{spec.name}_{number}"
+    wrong = {"lengths": np.ones(2, np.int32), "h0": given["h0"][:, :2], "r": np.zeros((1, 21, 7), np.float32)}
+    with tierup.load(proto, config=tierup.Config(force_tier=1, threads=2)) as compiled:
+        assert compiled.report().to_dict()["counters"]["fallback_nodes"] == 0
+        assert np.isfinite(compiled(**given)["h"]).all()
+        with pytest.raises(tierup.InputError):
+            compiled(**{**given, name: wrong[name]})

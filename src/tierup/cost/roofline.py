@@ -5,7 +5,8 @@ nodes alone; and with a measured machine, the `Roofline` time below which no ker
 
 A product of [M, K] and [K, N] is 2·M·N·K operations, a map one for each element of its result, whatever it computes:
 exp counts as one, and `functions` says how many there are of those. A reduction is one for each element that goes in,
-and what only moves elements is none. Bytes are those of the values that cross the border of the nodes, each once.
+and what only moves elements is none. Bytes are those of the values that cross the border of the nodes, each once; the
+weights of a recurrence are more than registers hold, and read again for every step of time.
 """
 
 from __future__ import annotations
@@ -35,16 +36,27 @@ _GOING_IN = frozenset({
     "argmax", "argmin", "cumprod", "cumsum", "reduce_max", "reduce_min", "reduce_prod", "reduce_sum", "topk",
 })  # fmt: skip
 
+# How often a cell uses each of its activations, and the functions that are in them.
+_RECURRENCES = {"rnn": (1,), "gru": (2, 1), "lstm": (3, 1, 1)}
+_IN_ACTIVATIONS = {
+    "Tanh": ("tanh",), "ScaledTanh": ("tanh",), "Sigmoid": ("exp",), "Elu": ("expm1",), "Softplus": ("exp", "log1p"),
+}  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Work:
-    """Operations, and bytes that cross the border: values read, constants read, values written."""
+    """Operations, and bytes that cross the border: values read, constants read, values written.
+
+    `again_bytes` are read again of `kept_bytes` that are among them.
+    """
 
     flops: int
     read_bytes: int
     constant_bytes: int
     written_bytes: int
     functions: dict[str, int] = field(default_factory=dict)
+    kept_bytes: int = 0
+    again_bytes: int = 0
 
     @property
     def bytes(self) -> int:
@@ -96,17 +108,38 @@ def work(
     constants = {value for value, _ in graph.weights}
     distinct = [graph.nodes[index] for index in dict.fromkeys(nodes)]
     functions: Counter[str] = Counter()
+    kept_bytes = again_bytes = 0
     for node in distinct:
         name = node.op.removeprefix("core.")
         if name in FUNCTIONS:
             functions[name] += elements(graph, node.outputs[0], size)
+        if name in _RECURRENCES:
+            weights_bytes = elements(graph, node.inputs[1], size) * _itemsize(graph, node.inputs[1])
+            kept_bytes += weights_bytes
+            again_bytes += weights_bytes * max(_extent(graph, node.inputs[0], 0, size) - 1, 0)
+            for function, count in _functions_of_cell(node).items():
+                functions[function] += count * elements(graph, node.outputs[0], size)
     return Work(
         flops=sum(flops(graph, node, size) for node in distinct),
         read_bytes=sum(n * _itemsize(graph, value) for value, n in reads.items() if value not in constants),
         constant_bytes=sum(n * _itemsize(graph, value) for value, n in reads.items() if value in constants),
         written_bytes=sum(n * _itemsize(graph, value) for value, n in writes.items()),
         functions=dict(functions),
+        kept_bytes=kept_bytes,
+        again_bytes=again_bytes,
     )
+
+
+def _functions_of_cell(node: Node) -> Counter[str]:
+    """The functions that a recurrence computes for one hidden unit at one step."""
+    uses = [*_RECURRENCES[node.op.removeprefix("core.")]]
+    if node.attrs.get("input_forget"):
+        uses[0] -= 1
+    found: Counter[str] = Counter()
+    for name, count in zip(node.attrs["activations"], uses, strict=True):
+        for function in _IN_ACTIVATIONS.get(name, ()):
+            found[function] += count
+    return found
 
 
 def flops(graph: Graph, node: Node, size: Size) -> int:
@@ -130,7 +163,7 @@ def flops(graph: Graph, node: Node, size: Size) -> int:
             return 2 * elements(graph, node.inputs[0], size) * kernel
         case "pool_max" | "pool_sum":
             return count * math.prod(map(int, node.attrs["kernel_shape"]))
-        case "lstm" | "gru" | "rnn":  # gates[T, B, G] and r[H, G]
+        case _ if name in _RECURRENCES:  # gates[T, B, G] and r[H, G]
             return 2 * elements(graph, node.inputs[0], size) * _extent(graph, node.inputs[1], 0, size)
     return count
 
@@ -140,7 +173,7 @@ def bytes_of(graph: Graph, value: ValueId, size: Size) -> int:
     return elements(graph, value, size) * _itemsize(graph, value)
 
 
-def _itemsize(graph: Graph, value: ValueId) -> int:
+def _itemsize(graph: Graph, value: ValueId | None) -> int:
     return _tensor(graph, value).dtype.numpy.itemsize
 
 
@@ -168,11 +201,13 @@ def roofline(work: Work, machine: Machine, threads: int, footprint_bytes: int) -
 
     Constants come from the level that holds `footprint_bytes`, all that a call touches, since that is what the caches
     see between two uses of them; other values were just written, and come from the level that holds those of this work.
+    What is read again comes from the level that holds it, since little else is touched in between.
     """
     values_bytes = work.read_bytes + work.written_bytes
     parts = [
         _reading(machine, threads, work.constant_bytes, footprint_bytes),
         _reading(machine, threads, values_bytes, values_bytes),
+        _reading(machine, threads, work.again_bytes, work.kept_bytes),
     ]
     slowest = max(parts, key=lambda part: part[0])
     compute_us = work.flops / peak_gflops(machine, threads) / 1e3

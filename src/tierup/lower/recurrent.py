@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from tierup.ir.dims import DimBuilder
 from tierup.ir.graph import Graph, ValueId, Weights
-from tierup.ir.types import Dim, DType
+from tierup.ir.types import Dim, DType, Shape
 from tierup.lower.kernel import Kernel, Panels
 from tierup.lower.names import Names, Sizes
 from tierup.lower.recurrent_cells import Maps, gru_cell, gru_gates, lstm_cell, rnn_cell
@@ -41,7 +41,8 @@ from tierup.lower.tile import (
 from tierup.lower.views import View, Views, row_major
 from tierup.plan.packing import grouped
 from tierup.plan.recurrent import roles
-from tierup.plan.regions import RECURRENCES, Region, tensor
+from tierup.plan.regions import RECURRENCES, Region, shape_of, tensor
+from tierup.plan.strides import Strides
 
 # Gates -> vectors of hidden units in a panel, rows in a full tile: about 24 accumulators in all.
 _TILES = {1: (2, 8), 3: (1, 8), 4: (1, 6)}
@@ -83,6 +84,27 @@ class _Recurrence:
         if self._roles.lengths is not None:
             self._inputs["lengths"] = views.of(self._roles.lengths)
         self._packed = self._roles.weights in dict(graph.weights)
+        self._check_sizes()
+
+    def _check_sizes(self) -> None:
+        """End calls whose sizes do not agree, where types do not say that they do."""
+        dims, strides, roles, columns = self._dims, Strides(self._dims), self._roles, self._columns(self._gates)
+        expected: dict[ValueId | None, Shape] = {
+            roles.gates: (self._time, self._batch, columns),
+            roles.weights: (self._hidden, columns),
+            roles.extra: (self._columns(3 if self._node.op == "core.lstm" else 1),),
+            roles.lengths: (self._batch,),
+            **dict.fromkeys(roles.first, (self._batch, self._hidden)),
+        }
+        for value, shape in expected.items():
+            own = shape if value is None else shape_of(tensor(self._graph, value))
+            for size, wanted in zip(own, shape, strict=True):
+                if not strides.same(size, wanted):
+                    self._sizes.check(dims.record("floordiv", 1, dims.emit("eq", size, wanted)))
+
+    def _columns(self, gates: int) -> Dim:
+        """So many times the hidden units."""
+        return self._dims.mul(self._hidden, gates)
 
     def _step_flops(self) -> int:
         """Operations of one step of one row; few where the size is known only in the call."""
@@ -344,12 +366,12 @@ class _Recurrence:
     def _scratch_index(self, i: str, unit: str, part: int = 0) -> Index:
         """Rows at hand: the state before, and of a row that is reset before the product, that state and the update."""
         units = self._sizes.of(self._hidden)
-        return Index(((i, units), (unit, 1)), self._sizes.of(self._dims.mul(self._hidden, part)), ((i, 0),))
+        return Index(((i, units), (unit, 1)), self._sizes.of(self._columns(part)), ((i, 0),))
 
     def _weight_index(self, k: str, gate: int) -> Index:
         gates = self._gates
         if self._packed:
-            panel = self._sizes.of(self._dims.mul(self._hidden, gates))
+            panel = self._sizes.of(self._columns(gates))
             return Index((("j", 1), (k, gates * self._width)), gate * self._width, (("j", panel),))
-        row, offset = (self._sizes.of(self._dims.mul(self._hidden, count)) for count in (gates, gate))
+        row, offset = (self._sizes.of(self._columns(count)) for count in (gates, gate))
         return Index((("j", 1), (k, row)), offset)

@@ -10,11 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.rewrite.graphs import Build, const, f32, ints, made, ops
 
+from tierup.errors import InputError
 from tierup.ir.build import GraphBuilder
 from tierup.ir.graph import Attrs, Graph, Weights
 from tierup.ir.types import DType
 from tierup.ir.verify import verify
 from tierup.reference.evaluate import evaluate
+from tierup.rewrite.rewrite import simplify
 from tierup.rewrite.rules.reforms import padded_pool, reformed
 from tierup.rewrite.walk import walk
 
@@ -45,6 +47,88 @@ def compare(build: Build, *feeds: Any, sums: int = 1) -> list[str]:
 
 def floats(*shape: int) -> Any:
     return RNG.standard_normal(shape).astype(np.float32)
+
+
+def conv_transpose(b: GraphBuilder, x: int, w: int, pads: int, **other: Any) -> int:
+    n = len(b.type(w).shape) - 2  # type: ignore[union-attr,arg-type]  # a tensor of a known rank
+    attrs = {"group": 1, "strides": (1,) * n, "dilations": (1,) * n, "output_padding": (0,) * n, **other}
+    return b.op("core.conv_transpose", x, w, pads, **attrs)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_transposed_convolutions_are_convolutions_of_phases(data: st.DataObject) -> None:
+    n, group = data.draw(st.integers(1, 2)), data.draw(st.integers(1, 2))
+
+    def each(low: int, high: int) -> list[int]:
+        return [data.draw(st.integers(low, high)) for _ in range(n)]
+
+    sizes, kernel, strides, dilations = each(1, 4), each(1, 5), each(1, 4), each(1, 3)
+    extra = [data.draw(st.integers(0, step - 1)) for step in strides]
+    rows = zip(sizes, kernel, strides, dilations, extra, strict=True)
+    whole = [(size - 1) * s + (k - 1) * d + 1 + e for size, k, s, d, e in rows]
+    before = [data.draw(st.integers(0, size - 1)) for size in whole]
+    after = [data.draw(st.integers(0, size - 1 - cut)) for size, cut in zip(whole, before, strict=True)]
+    w, x = floats(2 * group, 3, *kernel), floats(2, 2 * group, *sizes)
+    is_open = data.draw(st.booleans())
+
+    def build(b: GraphBuilder) -> int:
+        given = f32(b, "n", 2 * group, *(("h", "w")[:n] if is_open else sizes))
+        attrs = {"group": group, "strides": tuple(strides), "dilations": tuple(dilations)}
+        return conv_transpose(b, given, const(b, w), ints(b, *before, *after), output_padding=tuple(extra), **attrs)
+
+    left = compare(build, x, sums=2 * int(np.prod(kernel)))
+    assert "core.conv_transpose" not in left
+    # phases that read alike are one convolution
+    assert left.count("core.conv") <= int(np.prod([min(s, k) for s, k in zip(strides, kernel, strict=True)]))
+
+
+def test_phases_of_equal_windows_are_one_convolution() -> None:
+    def build(b: GraphBuilder) -> int:
+        return conv_transpose(b, f32(b, 1, 3, "h", "w"), const(b, floats(3, 5, 2, 2)), ints(b, 0, 0, 0, 0),
+                              strides=(2, 2))  # fmt: skip
+
+    _, after, weights = reform(build)
+    left = ops(simplify(after, weights))
+    assert left.count("core.conv") == 1
+    assert left[-1] == "core.reshape"  # nothing is cut off behind it
+
+
+def test_infinities_stay_where_they_were() -> None:
+    x = floats(1, 1, 4)
+    x[0, 0, 1] = np.inf
+    w = np.abs(floats(1, 1, 3)) + 1
+    graph, after, weights = reform(
+        lambda b: conv_transpose(b, f32(b, 1, 1, 4), const(b, w), ints(b, 0, 0), strides=(2,))
+    )
+    got, wanted = evaluate(after, weights, [x])[0], evaluate(graph, weights, [x])[0]
+    np.testing.assert_array_equal(np.isfinite(got), np.isfinite(wanted))
+    assert np.isinf(got).sum() == 3
+
+
+def test_transposed_convolutions_of_bytes_give_wide_zeros() -> None:
+    x, w = RNG.integers(0, 9, (1, 2, 3)).astype(np.uint8), RNG.integers(0, 9, (2, 1, 2)).astype(np.uint8)
+
+    def build(b: GraphBuilder) -> int:
+        given = b.open_input(DType.U8, (1, 2, 3))
+        return conv_transpose(b, given, const(b, w, np.uint8), ints(b, 0, 0), strides=(3,), output_padding=(2,))
+
+    graph, after, weights = reform(build)
+    assert "core.conv_transpose" not in ops(after)
+    (wanted,), (got,) = evaluate(graph, weights, [x]), evaluate(after, weights, [x])
+    assert got.dtype == np.int32
+    np.testing.assert_array_equal(got, wanted)
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda b: conv_transpose(b, f32(b, 1, 2, 4), const(b, floats(2, 3, 2)), b.open_input(DType.I64, (2,))),
+        lambda b: conv_transpose(b, f32(b, 1, 2, 4), f32(b, 2, 3, "k"), ints(b, 0, 0)),
+    ],
+)
+def test_kernels_and_pads_of_the_call_stay(build: Build) -> None:
+    assert ops(reform(build)[1]) == ["core.conv_transpose"]
 
 
 @pytest.mark.parametrize("op", ["core.pool_sum", "core.pool_max"])
@@ -87,6 +171,9 @@ MODES = (
 )
 
 
+RESIZED = (DType.F32, DType.F64, DType.F16, DType.U8, DType.I32)
+
+
 @settings(max_examples=80, deadline=None)
 @given(st.data())
 def test_resize_by_tables(data: st.DataObject) -> None:
@@ -115,11 +202,117 @@ def test_resize_by_tables(data: st.DataObject) -> None:
     assert ("core.resize" not in left) or stays
 
 
-def test_resize_to_sizes_of_the_call_stays() -> None:
-    def build(b: GraphBuilder) -> int:
-        x, sizes = f32(b, 1, 2, 4), b.open_input(DType.I64, (3,))
-        scales, roi = const(b, [1, 1, 2], np.float64), const(b, [0, 0, 0, 1, 1, 1], np.float64)
-        attrs = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
-        return b.op("core.resize", x, sizes, scales, roi, **attrs)
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_resize_to_sizes_of_the_call(data: st.DataObject) -> None:
+    """Positions, indices and weights as the reference has them; scales and crops that are data too."""
+    mode, dtype = data.draw(st.sampled_from(("nearest", "linear", "cubic"))), data.draw(st.sampled_from(RESIZED))
+    before = [data.draw(st.integers(1, 6)) for _ in range(2)]
+    after = [data.draw(st.integers(1, 9)) for _ in range(2)]
+    attrs = {
+        "mode": mode,
+        "coordinate_transformation_mode": data.draw(st.sampled_from((*MODES, "tf_half_pixel_for_nn"))),
+        "nearest_mode": data.draw(st.sampled_from(("round_prefer_floor", "round_prefer_ceil", "floor", "ceil"))),
+        "antialias": 0,
+        "exclude_outside": data.draw(st.integers(0, 1)),
+        "cubic_coeff_a": -0.75,
+        "extrapolation_value": 0.5,
+    }
+    ratios = [b / a for a, b in zip(before, after, strict=True)]
+    scales = np.array([1.0, *(data.draw(st.sampled_from((ratio, 1.0, 0.6))) for ratio in ratios)])
+    crop = data.draw(st.sampled_from(((-0.25, 0.25, 0.75, 1.5), (0.0, 0.0, 1.0, 1.0))))
+    roi = np.array([0.0, *crop[:2], 1.0, *crop[2:]])
+    is_fixed = data.draw(st.booleans())
 
-    assert ops(reform(build)[1]) == ["core.resize"]
+    def build(b: GraphBuilder) -> int:
+        x, sizes = b.open_input(dtype, ("n", "h", "w")), b.open_input(DType.I64, (3,))
+        if is_fixed:
+            return b.op("core.resize", x, sizes, const(b, scales, np.float64), const(b, roi, np.float64), **attrs)
+        return b.op("core.resize", x, sizes, b.open_input(DType.F64, (3,)), b.open_input(DType.F64, (6,)), **attrs)
+
+    x = (floats(2, *before) * (1 if dtype.is_float else 50)).astype(dtype.numpy)
+    feeds = [x, np.array([2, *after]), *([] if is_fixed else [scales, roi])]
+    if dtype is DType.F32 and mode != "nearest":
+        assert "core.resize" not in compare(build, *feeds, sums=64)
+        return
+    graph, left, weights = reform(build)
+    assert "core.resize" not in ops(left)
+    (wanted,), (got,) = evaluate(graph, weights, feeds), evaluate(left, weights, feeds)
+    assert got.dtype == wanted.dtype
+    np.testing.assert_array_equal(got, wanted)
+
+
+def test_resize_keeps_what_it_does_not_change() -> None:
+    """Sizes that are equal by name need no lookup, where the scales are their ratios."""
+
+    def build(b: GraphBuilder) -> int:
+        x = f32(b, "n", 2, "h")
+        shape = b.op("core.shape", x)
+        double = b.op("core.mul", shape, ints(b, 1, 1, 2))
+        wide, narrow = (b.op("core.cast", value, to=DType.F64.code, saturate=1) for value in (double, shape))
+        scales, roi = b.op("core.div", wide, narrow), const(b, [0, 0, 0, 1, 1, 1], np.float64)
+        attrs = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+        return b.op("core.resize", x, double, scales, roi, **attrs)
+
+    assert compare(build, floats(2, 2, 5)).count("core.gather") == 1
+
+
+def test_filters_whose_width_the_call_decides_stay() -> None:
+    def build(b: GraphBuilder) -> int:
+        x, sizes, scales = f32(b, 1, 2, 4), b.open_input(DType.I64, (3,)), b.open_input(DType.F64, (3,))
+        attrs = {"mode": "linear", "coordinate_transformation_mode": "asymmetric", "antialias": 1}
+        return b.op("core.resize", x, sizes, scales, const(b, [0, 0, 0, 1, 1, 1], np.float64), **attrs)
+
+    _, after, weights = reform(build)
+    assert ops(simplify(after, weights)) == ["core.resize"]
+
+
+def topk(b: GraphBuilder, x: int, k: int, axis: int, largest: int) -> list[int]:
+    attrs = Attrs({"axis": axis, "largest": largest, "sorted": 1})
+    return [value for value in b.node("core.topk", [x, k], attrs, outputs=[True, True]) if value is not None]
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.data())
+def test_the_best_of_a_short_axis_are_counted_out(data: st.DataObject) -> None:
+    """Few different numbers, so that many are equal; NaN and infinities among them."""
+    dtype = data.draw(st.sampled_from((DType.F32, DType.F16, DType.I64, DType.U8)))
+    axis, size = data.draw(st.integers(0, 2)), data.draw(st.integers(1, 9))
+    k, largest = data.draw(st.integers(1, size)), data.draw(st.integers(0, 1))
+    shape = [2, 3]
+    shape.insert(axis, size)
+    pool = [0, 1, 2, 5] + ([np.nan, np.inf, -np.inf, -0.0] if dtype.is_float else [])
+    x = RNG.choice(np.array(pool, np.float64), shape).astype(dtype.numpy)
+
+    is_open = data.draw(st.booleans())
+    feeds = [x, np.array([k])] if is_open else [x]
+
+    def build(b: GraphBuilder) -> list[int]:
+        dims = [dim if place == axis else f"d{place}" for place, dim in enumerate(shape)]
+        given = b.open_input(dtype, dims)
+        return topk(b, given, b.open_input(DType.I64, (1,)) if is_open else ints(b, k), axis, largest)
+
+    graph, after, weights = reform(build)
+    assert "core.topk" not in ops(after)
+    for wanted, got in zip(evaluate(graph, weights, feeds), evaluate(after, weights, feeds), strict=True):
+        assert (got.shape, got.dtype) == (wanted.shape, wanted.dtype)
+        np.testing.assert_array_equal(got, wanted)
+        assert got.dtype.kind != "f" or np.array_equal(np.signbit(got), np.signbit(wanted))
+
+
+def test_more_than_there_are_cannot_be_the_best() -> None:
+    _, after, weights = reform(lambda b: topk(b, f32(b, 2, 3), b.open_input(DType.I64, (1,)), 1, 1))
+    with pytest.raises(InputError):
+        evaluate(after, weights, [floats(2, 3), np.array([4])])
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda b: topk(b, f32(b, 2, 100), ints(b, 3), 1, 1),  # long
+        lambda b: topk(b, f32(b, 2, "n"), ints(b, 3), 1, 1),
+        lambda b: topk(b, f32(b, 2, 8), ints(b, 0), 1, 1),
+    ],
+)
+def test_other_tops_stay(build: Build) -> None:
+    assert "core.topk" in ops(reform(build)[1])

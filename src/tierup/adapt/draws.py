@@ -162,14 +162,16 @@ def _recurrent_weights(sized: Sized) -> set[ValueId]:
 
 def _sources(producers: dict[ValueId | None, Node], value: ValueId) -> Iterator[ValueId]:
     """What a value is computed from, in the end."""
-    pending = [value]
+    pending, seen = [value], {value}
     while pending:
         current = pending.pop()
         node = producers.get(current)
         if node is None:
             yield current
         else:
-            pending.extend(given for given in node.inputs if given is not None)
+            ahead = {given for given in node.inputs if given is not None} - seen
+            seen |= ahead
+            pending.extend(sorted(ahead))
 
 
 def outside(sized: Sized, inputs: dict[ValueId, Array], draw: Draw) -> dict[ValueId, Array] | None:

@@ -36,6 +36,8 @@ _DEAR = {
     "pow": 30,
 }
 _KEEP_COST = 8  # a vector written to scratch and read back costs about this much
+_CHASE = 4  # lookups one after another: then scalars, since vectors of addresses are loaded one by one all the same
+_CHASED = 8  # elements side by side in such a kernel: they wait for memory together, and their registers suffice
 _GRAIN_ELEMS = 8192  # elements that are worth a thread's while
 
 
@@ -72,8 +74,10 @@ class _Rows:
         for check in region.checks:
             self._sizes.check(check)
         self._strides = Strides(dims)
-        self._nest = nest(region.domain, region.reduced, self._forms(), self._strides, lanes)
-        self._sources = Sources(graph, weights, self._nest, self._names, self._sizes)
+        self._chases = self._lookups_in_a_row() >= _CHASE
+        own_lanes = _CHASED // 2 if self._chases else lanes  # a step is two vectors
+        self._nest = nest(region.domain, region.reduced, self._forms(), self._strides, own_lanes)
+        self._sources = Sources(graph, weights, region, self._nest, self._names, self._sizes)
         self._levels: dict[Source | ValueId, int] = {}
         self._phase: dict[ValueId, int] = {}
         for step in region.steps:
@@ -101,6 +105,22 @@ class _Rows:
     def _inside(self, source: Source) -> ValueId | None:
         """The value of this region that a source is."""
         return source.base if isinstance(source, Read) and source.base in self._made else None
+
+    def _lookups_in_a_row(self) -> int:
+        """The longest chain of lookups, each at a place that was made of what the one before it found."""
+        chains: dict[ValueId, int] = {}
+
+        def chain(source: Source) -> int:
+            if not isinstance(source, Read):
+                return 0
+            if source.base in self._made:
+                return chains.get(source.base, 0)
+            return max((1 + chain(term.index) for term in source.terms), default=0)
+
+        for step in self._steps:
+            if step.made is not None and not step.reduces:
+                chains[step.made] = max(map(chain, step.arguments), default=0)
+        return max(chains.values(), default=0)
 
     def _level(self, source: Source) -> int:
         """How many of the loops are around a source; 0: it is the same in all rounds."""
@@ -286,7 +306,8 @@ class _Rows:
         if self._kept:
             buffers.append(Buffer("scratch", DType.F32, "scratch"))
         grid, body = self._nest.grids(self._sizes), tuple(self._outer.statements)
-        program = TileProgram("rows", tuple(buffers), len(self._sizes.dims), grid, body, self._lane_axes())
+        vector = () if self._chases else self._lane_axes()
+        program = TileProgram("rows", tuple(buffers), len(self._sizes.dims), grid, body, vector)
         return Kernel(
             program,
             tuple(self._sources.buffers),

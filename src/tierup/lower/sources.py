@@ -9,9 +9,10 @@ from tierup.ir.graph import Graph, ValueId, Weights
 from tierup.ir.types import Dim, DType, TensorType
 from tierup.lower.axes import Axis, Nest
 from tierup.lower.names import Names, Sizes
+from tierup.lower.ranges import Ranges
 from tierup.lower.tile import Check, Convert, Fill, Load, Map, Position, Reduce, Statement, Tile
 from tierup.plan.forms import Bent, Count, Known, Linear, Read, Source, Term
-from tierup.plan.regions import COMPUTED, SMALL_INTEGERS
+from tierup.plan.regions import COMPUTED, SMALL_INTEGERS, Region
 
 Value = tuple[str, Tile]
 Evaluate = Callable[[Source], Value]
@@ -51,10 +52,11 @@ def constant_scalar(graph: Graph, weights: Weights, value: ValueId) -> float | N
 class Sources:
     """Writes sources into blocks. `buffers` names the values that are read."""
 
-    def __init__(self, graph: Graph, weights: Weights, nest: Nest, names: Names, sizes: Sizes) -> None:
+    def __init__(self, graph: Graph, weights: Weights, region: Region, nest: Nest, names: Names, sizes: Sizes) -> None:
         self._graph, self._weights, self._nest = graph, weights, nest
         self._names, self._sizes = names, sizes
         self._constants = dict(graph.weights)
+        self._ranges = Ranges(graph, weights, (*region.nodes, *region.reads))
         self.buffers: dict[ValueId, str] = {}
 
     def buffer(self, value: ValueId) -> str:
@@ -123,16 +125,14 @@ class Sources:
         return self.map(block, "and", stored, self._literal(block, stored[1].dtype, (1 << dtype.bits) - 1))
 
     def _is_inside(self, term: Term) -> bool:
-        """Whether an index is known to lie inside: its elements are constants, or a pad brought it there."""
+        """Whether an index is known to lie inside: constants tell where it can be, or a pad brought it there."""
         index, extent = term.index, term.extent
         if not isinstance(extent, int) or extent == 0:
             return False
         if isinstance(index, Bent):
             return True
-        if not isinstance(index, Read) or index.terms or index.base not in self._constants:
-            return False
-        array = self._weights[self._constants[index.base]]
-        return array.size > 0 and int(array.min()) >= 0 and int(array.max()) < extent
+        found = self._ranges.of(index.base) if isinstance(index, Read) else None
+        return found is not None and found[0] >= 0 and found[1] < extent
 
     def _check(self, block: Block, place: str, extent: Dim) -> None:
         if (place, extent) not in block.values:

@@ -177,7 +177,7 @@ def _vote_block(trees: Forest, x: Array, n_targets: int, how: str) -> tuple[Arra
     return np.where(voted, best.reshape(shape), 0), voted
 
 
-def _floats(attrs: Attrs, name: str) -> Array:
+def floats(attrs: Attrs, name: str) -> Array:
     """A list of floats, or the tensor that stands for it in f64."""
     tensor = attrs.get(f"{name}_as_tensor")
     if isinstance(tensor, Const):
@@ -209,13 +209,13 @@ def _listed(attrs: Attrs, votes: str) -> Forest:
     leaf_ids = zip(attrs.get(f"{votes}_treeids") or (), attrs.get(f"{votes}_nodeids") or (), strict=True)
     places = np.array([position[key] - len(inner) for key in leaf_ids], np.int64)
     kept = places >= 0  # a vote of an inner node is never reached
-    targets, weights = np.array(attrs.get(f"{votes}_ids") or (), np.int64), _floats(attrs, f"{votes}_weights")
+    targets, weights = np.array(attrs.get(f"{votes}_ids") or (), np.int64), floats(attrs, f"{votes}_weights")
     missing = attrs.get("nodes_missing_value_tracks_true") or ()
     codes = {mode: code for code, mode in enumerate(_MODES[:_MEMBER])}
     made = forest(
         list(roots.values()),
         [attrs["nodes_featureids"][i] for i in inner],
-        _floats(attrs, "nodes_values")[inner],
+        floats(attrs, "nodes_values")[inner],
         np.array([codes[modes[i]] for i in inner], np.int64),
         [missing[i] for i in inner] if missing else (),
         np.array(children, np.int64).reshape(-1, 2),
@@ -279,8 +279,9 @@ def _sets(nodes: Array, values: Const | None) -> list[tuple[int, Array]]:
 _CLASSIFIERS = Prepared(lambda node: _listed(node.attrs, "class"))
 _REGRESSORS = Prepared(lambda node: _listed(node.attrs, "target"))
 _ENSEMBLES = Prepared(lambda node: _positioned(node.attrs))
-_AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
-_TRANSFORMS = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
+classifier_forest, regressor_forest, ensemble_forest = _CLASSIFIERS.of, _REGRESSORS.of, _ENSEMBLES.of
+AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
+TRANSFORMS = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
 
 
 def _rows(x: Array) -> Array:
@@ -290,16 +291,16 @@ def _rows(x: Array) -> Array:
 
 def ensemble(node: Node, x: Array) -> Array:
     attrs = node.attrs
-    how, after = _AGGREGATES[attrs["aggregate_function"]], _TRANSFORMS[attrs["post_transform"]]
-    result, _ = vote(_ENSEMBLES.of(node), _rows(x), attrs.get("n_targets", 1), how)
+    how, after = AGGREGATES[attrs["aggregate_function"]], TRANSFORMS[attrs["post_transform"]]
+    result, _ = vote(ensemble_forest(node), _rows(x), attrs.get("n_targets", 1), how)
     return transform(after, result).astype(x.dtype)
 
 
 def regressor(node: Node, x: Array) -> Array:
     attrs = node.attrs
     rows = _rows(x)
-    result, _ = vote(_REGRESSORS.of(node), rows, attrs.get("n_targets", 1), attrs["aggregate_function"])
-    base = _floats(attrs, "base_values")
+    result, _ = vote(regressor_forest(node), rows, attrs.get("n_targets", 1), attrs["aggregate_function"])
+    base = floats(attrs, "base_values")
     result = result + base if base.size else result
     return _f32(transform(attrs["post_transform"], result))
 
@@ -307,7 +308,7 @@ def regressor(node: Node, x: Array) -> Array:
 def classifier(node: Node, x: Array) -> tuple[Array, Array]:
     """Labels and scores. Two classes of which one is voted for, and a single class, go by the size of one score."""
     attrs, labels = node.attrs, class_labels(node.attrs)
-    trees, base, after = _CLASSIFIERS.of(node), _floats(attrs, "base_values"), attrs["post_transform"]
+    trees, base, after = classifier_forest(node), floats(attrs, "base_values"), attrs["post_transform"]
     scores, _ = vote(trees, _rows(x), max(len(labels), 1), "SUM")
     voted_for = np.unique(trees.targets)
     if len(labels) < 2:

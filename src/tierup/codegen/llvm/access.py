@@ -114,11 +114,11 @@ def pointer_to(frame: Frame, access: Load | Store, layout: Layout, place: Place,
     rows = dict(zip(layout.rows, place, strict=True))
     if layout.lane is not None:
         rows[layout.lane] = chunk * lanes
-    terms = [frame.size(index.offset)] if index.offset != 0 else []
+    terms, last = [frame.size(index.offset)] if index.offset != 0 else [], list[str]()
     for key in access.at:
         scaled = scope.scaled[key]
         if lanes == 1 or layout.lane not in scaled.type.axes:
-            terms.append(frame.element(scaled, rows))
+            (last if scaled.type.axes else terms).append(frame.element(scaled, rows))
     starts, constant = dict(index.starts), 0
     for axis, stride in index.axes:
         start = starts.get(axis, stride)
@@ -131,7 +131,7 @@ def pointer_to(frame: Frame, access: Load | Store, layout: Layout, place: Place,
             terms.append(frame.multiple(stride, row))
     if constant:
         terms.append(str(constant))
-    return moved(frame, access, frame.pointers[access.buffer], *terms)
+    return moved(frame, access, frame.pointers[access.buffer], *terms, *last)
 
 
 def moved(frame: Frame, access: Load | Store, pointer: str, *terms: str) -> str:

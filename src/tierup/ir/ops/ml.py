@@ -207,7 +207,6 @@ def _zip_map(ctx: Infer) -> list[Type]:
 
 
 _TABLE = "a look-up by value in a table from the model, often of strings; nothing smaller says that"
-_TREES = "each row takes its own way through the nodes: addresses from data at every step"
 _VOTES = "votes and couplings between classes; small, and rarely the hot part"
 _MAPS = "maps hold whole values, not elements: there is nothing to tile"
 
@@ -227,9 +226,9 @@ _ROWS = (
     ("SVMClassifier", _classifier(_svm_width), "linear_models.svm_classify", _VOTES, "classes by support vectors"),
     ("SVMRegressor", _regressor("n_targets"), "linear_models.svm_regress", _VOTES, "a score by support vectors"),
     ("Scaler", _scaler, "ml.scale", "", "each column less an offset, times a scale"),
-    ("TreeEnsemble", _tree_ensemble, "trees.ensemble", _TREES, "the joint vote of many trees"),
-    ("TreeEnsembleClassifier", _classifier(_tree_width), "trees.classifier", _TREES, "classes by many trees"),
-    ("TreeEnsembleRegressor", _tree_regressor, "trees.regressor", _TREES, "a score by many trees"),
+    ("TreeEnsemble", _tree_ensemble, "trees.ensemble", "", "the joint vote of many trees"),
+    ("TreeEnsembleClassifier", _classifier(_tree_width), "trees.classifier", "", "classes by many trees"),
+    ("TreeEnsembleRegressor", _tree_regressor, "trees.regressor", "", "a score by many trees"),
     ("ZipMap", _zip_map, "ml.zip_map", _MAPS, "each row as a map from labels to its values"),
 )
 OPS: tuple[Op, ...] = tuple(

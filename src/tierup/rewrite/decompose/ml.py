@@ -7,8 +7,7 @@ import numpy as np
 from tierup.ir.graph import Node, ValueId
 from tierup.ir.types import DType
 from tierup.rewrite.decompose.core import Core, Declined, Decomposition
-from tierup.rewrite.decompose.elementwise import sigmoid
-from tierup.rewrite.decompose.reduce import softmax
+from tierup.rewrite.decompose.scores import transform
 
 
 def _extract(b: Core, n: Node) -> ValueId:
@@ -88,16 +87,10 @@ def _regress(b: Core, n: Node) -> ValueId:
     scores = b.matmul(rows, b.weight(np.ascontiguousarray(coefficients.T)))
     if n.attrs.get("intercepts"):
         scores = b.add(scores, b.weight(np.array(n.attrs["intercepts"], work.numpy)))
-    match n.attrs["post_transform"] if targets > 1 else "NONE":
-        case "LOGISTIC":
-            scores = sigmoid(b, scores)
-        case "SOFTMAX":
-            scores = softmax(b, scores, (1,))
-        case "NONE":
-            if n.attrs["post_transform"] == "PROBIT":
-                raise Declined("the quantile of the normal distribution has no core op")
-        case other:
-            raise Declined(f"the post transform {other} has no core op")
+    if targets == 1:
+        scores = scores if n.attrs["post_transform"] != "PROBIT" else transform(b, "PROBIT", scores)
+    else:
+        scores = transform(b, n.attrs["post_transform"], scores)
     return b.cast(scores, DType.F32)
 
 

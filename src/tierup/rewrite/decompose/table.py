@@ -20,6 +20,7 @@ from tierup.rewrite.decompose.reduce import REDUCE
 from tierup.rewrite.decompose.sampling import SAMPLING
 from tierup.rewrite.decompose.select import SELECT
 from tierup.rewrite.decompose.signal import SIGNAL
+from tierup.rewrite.decompose.trees import TREES
 from tierup.rewrite.decompose.vision import VISION
 
 FAMILIES: dict[str, dict[str, Decomposition]] = {
@@ -38,6 +39,7 @@ FAMILIES: dict[str, dict[str, Decomposition]] = {
     "vision": VISION,
     "sampling": SAMPLING,
     "ml": ML,
+    "trees": TREES,
     "microsoft": MICROSOFT,
     "microsoft_quant": MICROSOFT_QUANT,
     "microsoft_attention": MICROSOFT_ATTENTION,

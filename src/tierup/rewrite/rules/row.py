@@ -21,6 +21,13 @@ class Simplification:
     rule: Rule
 
 
+def numbers(out: Rewriter, value: ValueId | None) -> tuple[int, ...] | None:
+    """The integers of a small tensor, where all are known."""
+    content = None if value is None else out.content(value)
+    numbers = tuple(dim for dim in content or () if isinstance(dim, int))
+    return numbers if content is not None and len(numbers) == len(content) else None
+
+
 def uniform(out: Rewriter, value: ValueId | None) -> Array | None:
     """The one number that a constant holds in all its places, as an array without axes."""
     array = None if value is None else out.constant(value)

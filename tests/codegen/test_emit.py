@@ -20,7 +20,22 @@ from tierup.codegen.objects import assembly, compile_object, load_object
 from tierup.codegen.target import AVX2, AVX512, NEON, Target
 from tierup.ir.types import DType
 from tierup.lower.interpret import CheckError, interpret
-from tierup.lower.tile import MAPS, WORD_DOTS, Buffer, Grid, Index, Load, Map, Store, Tile, TileProgram
+from tierup.lower.tile import (
+    MAPS,
+    WORD_DOTS,
+    Arg,
+    Buffer,
+    Dot,
+    Fill,
+    Grid,
+    Index,
+    Load,
+    Loop,
+    Map,
+    Store,
+    Tile,
+    TileProgram,
+)
 from tierup.plan.regions import ELEMENTWISE
 
 
@@ -41,6 +56,47 @@ def test_rows(sample: Callable[..., Sample], sizes: tuple[int, int], steps: tupl
 @pytest.mark.parametrize("steps", [(4, 32, 1), (3, 16, 4), (8, 48, 2), (1, 64, 1)])
 def test_matmul(sizes: tuple[int, int, int], steps: tuple[int, int, int]) -> None:
     check(matmul_sample(sizes, *steps))
+
+
+def packed_product(mode: str) -> TileProgram:
+    """out[m, n] = a[m, k] · w, with w in panels of 32 columns; sizes m, n, k."""
+    m, n, k = Arg(0), Arg(1), Arg(2)
+    tile = Tile(DType.F32, ("i", "j"))
+    dot = Loop(
+        "t",
+        k,
+        1,
+        (
+            Load("b", Tile(DType.F32, ("t", "j")), "w", Index((("j", 1), ("t", 32)), 0, (("j", k),))),
+            Load("c", Tile(DType.F32, ("i", "t")), "a", Index((("i", k), ("t", 1)))),
+            Dot("new", tile, "c", "b", "old", "t"),
+        ),
+        (("old", "zero"),),
+        ("new",),
+        ("sum",),
+    )
+    rows = Loop("i", m, 4, (Fill("zero", tile, 0.0), dot, Store("out", Index((("i", n), ("j", 1))), "sum")))
+    buffers = (Buffer("a", DType.F32), Buffer("w", DType.F32, mode), Buffer("out", DType.F32, "out"))
+    return TileProgram("product", buffers, 3, (Grid("j", n, 32),), (rows,), ("j",))
+
+
+@pytest.mark.parametrize("sizes", [(4, 32, 8), (21, 96, 5), (9, 70, 33), (3, 5, 1)])
+def test_panels_are_fetched_ahead(sizes: tuple[int, int, int]) -> None:
+    m, n, k = sizes
+    random = np.random.default_rng(0)
+    a, w = random.standard_normal((m, k)).astype(np.float32), np.zeros((k, -(-n // 32) * 32), np.float32)
+    w[:, :n] = random.standard_normal((k, n))
+    panels = w.reshape(k, -1, 32).transpose(1, 0, 2).copy()
+    buffers = {"a": a.reshape(-1), "w": panels.reshape(-1), "out": np.zeros(m * n, np.float32)}
+    run(packed_product("in"), buffers, sizes)
+    # sums of up to 33 products: some eps of the largest
+    np.testing.assert_allclose(buffers["out"].reshape(m, n), a.astype(np.float64) @ w[:, :n], atol=1e-5)
+
+
+def test_only_constant_panels_are_fetched_ahead() -> None:
+    """Once, where both the panel and the rows are whole; what a kernel packed itself is near."""
+    assert emit_llvm(packed_product("in"), AVX512).count("call void @llvm.prefetch") == 1
+    assert "prefetch" not in emit_llvm(packed_product("scratch"), AVX512)
 
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])

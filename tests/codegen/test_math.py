@@ -24,11 +24,11 @@ SHAPES = [(DType.F32, 4), (DType.F32, 16), (DType.F64, 2), (DType.F64, 8)]
 TARGETS = [("x86_64-unknown-linux-gnu", "haswell"), ("aarch64-unknown-linux-gnu", "generic")]
 
 
-def function_text(op: str, dtype: DType, lanes: int) -> tuple[str, set[str]]:
+def function_text(op: str, dtype: DType, lanes: int, looks_up: bool) -> tuple[str, set[str]]:
     """A function that maps arrays whose length is a multiple of `lanes`, and the declarations it needs."""
     kind = KINDS[dtype]
     names = ("x", "y")[: 2 if op in BINARY else 1]
-    writer = Writer(label="loop")
+    writer = Writer(label="loop", looks_up=looks_up)
     result = emit(writer, op, dtype, lanes, *(f"%{name}" for name in names))
     lines = [
         f"define void @{op}(ptr %px, ptr %py, ptr %po, i64 %n) {{",
@@ -54,8 +54,8 @@ def function_text(op: str, dtype: DType, lanes: int) -> tuple[str, set[str]]:
     return "\n".join(lines), writer.declarations
 
 
-def module_text(dtype: DType, lanes: int) -> str:
-    parts = [function_text(op, dtype, lanes) for op in OPS]
+def module_text(dtype: DType, lanes: int, looks_up: bool = False) -> str:
+    parts = [function_text(op, dtype, lanes, looks_up) for op in OPS]
     declarations = set[str]().union(*(needed for _, needed in parts))
     return "\n".join([*sorted(declarations), *(text for text, _ in parts)])
 
@@ -86,21 +86,22 @@ def host_machine() -> Any:
     )
 
 
-@pytest.fixture(scope="module")
-def compiled() -> dict[tuple[DType, int], Compiled]:
+def compile_here(dtype: DType, lanes: int, looks_up: bool = False) -> Compiled:
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
-    built = {}
-    for dtype, lanes in SHAPES:
-        machine = host_machine()
-        module = llvm.parse_assembly(module_text(dtype, lanes))
-        module.verify()
-        code = machine.emit_object(module)
-        engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
-        engine.add_object_file(llvm.ObjectFileRef.from_data(code))
-        engine.finalize_object()
-        built[dtype, lanes] = Compiled(lanes, engine, code)
-    return built
+    machine = host_machine()
+    module = llvm.parse_assembly(module_text(dtype, lanes, looks_up))
+    module.verify()
+    code = machine.emit_object(module)
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
+    engine.add_object_file(llvm.ObjectFileRef.from_data(code))
+    engine.finalize_object()
+    return Compiled(lanes, engine, code)
+
+
+@pytest.fixture(scope="module")
+def compiled() -> dict[tuple[DType, int], Compiled]:
+    return {(dtype, lanes): compile_here(dtype, lanes) for dtype, lanes in SHAPES}
 
 
 def undefined_symbols(code: bytes) -> list[str]:
@@ -212,6 +213,17 @@ def test_f32_over_the_whole_range(compiled: dict[tuple[DType, int], Compiled], o
     if op == "erf":
         x = np.concatenate([x, np.linspace(-4, 4, 200_001, dtype=np.float32)])
     compare(compiled[DType.F32, 16], op, DType.F32, x)
+
+
+@pytest.mark.skipif(
+    "+avx512f" not in llvm.get_host_cpu_features().flatten().split(","), reason="this machine cannot look up in vectors"
+)
+def test_looking_up() -> None:
+    run = compile_here(DType.F32, 16, looks_up=True)
+    compare(run, "erf", DType.F32, patterns_f32(16381))
+    compare(run, "erf", DType.F32, np.linspace(-4, 4, 200_001, dtype=np.float32))
+    special = np.array([0.0, -0.0, INF, -INF, NAN, 3.92, -3.92], np.float32)
+    assert same(run("erf", special), np.array([0.0, -0.0, 1, -1, NAN, 1, -1], np.float32))
 
 
 def samples_f64(op: str) -> Array:

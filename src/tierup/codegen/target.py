@@ -27,6 +27,11 @@ class Target:
         """f32 elements in one vector; wider and narrower elements use as many lanes."""
         return self.vector_bits // 32
 
+    @property
+    def looks_up(self) -> bool:
+        """Whether 16 lanes can each choose one of 16 floats, in one instruction."""
+        return self.name == "avx512"
+
 
 _X86 = "x86_64-unknown-linux-gnu"
 _AVX2 = "+sse4.2,+avx,+avx2,+fma,+f16c,+bmi,+bmi2"

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tierup.codegen.llvm.access import emit_load, emit_store
+from tierup.codegen.llvm.ahead import fetch_ahead
 from tierup.codegen.llvm.frame import Frame, Scope, Value
 from tierup.codegen.llvm.loops import emit_grid, emit_loop
 from tierup.codegen.llvm.operations import (
@@ -70,6 +71,7 @@ def _result(frame: Frame, statement: Fill | Load | Position | Map | Convert | Re
         case Fill():
             return emit_fill(frame, statement)
         case Load():
+            fetch_ahead(frame, statement, scope)
             turned = turned_axis(frame, statement, scope)
             return emit_turned_load(frame, statement, scope, *turned) if turned else emit_load(frame, statement, scope)
         case Position():

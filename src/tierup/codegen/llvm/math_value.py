@@ -8,6 +8,7 @@ with fused multiply-add.
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -45,6 +46,15 @@ FORMATS = {"float": F32, "double": F64, "i32": F32, "i64": F64}
 _SHORT = {"float": "f32", "double": "f64", "i1": "i1", "i32": "i32", "i64": "i64"}
 
 
+TABLE_SIZE = 16
+
+
+def _word(kind: str, number: float) -> str:
+    """A float as LLVM reads it: exactly, by the bits of a double."""
+    exact = struct.unpack("<f", struct.pack("<f", number))[0] if kind == "float" else number
+    return f"0x{struct.unpack('<Q', struct.pack('<d', exact))[0]:016X}"
+
+
 @dataclass(frozen=True)
 class Value:
     """A vector of `lanes` elements of LLVM type `kind`, under its name."""
@@ -62,14 +72,29 @@ class Value:
     def format(self) -> Format:
         return FORMATS[self.kind]
 
+    @property
+    def looks_up(self) -> bool:
+        """Whether lanes can choose from a table in a register."""
+        return self.writer.looks_up and self.lanes == TABLE_SIZE
+
+    def look_up(self, table: Sequence[float]) -> Value:
+        """On integers: the float that their low four bits number, one instruction where the value `looks_up`."""
+        assert self.looks_up
+        assert len(table) == TABLE_SIZE
+        numbers = ", ".join(f"float {_word('float', number)}" for number in table)
+        floats = f"<{TABLE_SIZE} x float>"
+        call = self.writer.call(
+            floats, "llvm.x86.avx512.permvar.sf.512", (floats, f"<{numbers}>"), (self.type, self.text)
+        )
+        return Value(self.writer, self.lanes, "float", call)
+
     def splat(self, number: Operand, kind: str | None = None) -> Value:
         """A constant in every lane, of this value's kind unless told."""
         if isinstance(number, Value):
             return number
         kind = kind or self.kind
         if kind in ("float", "double"):
-            exact = struct.unpack("<f", struct.pack("<f", number))[0] if kind == "float" else number
-            word = f"0x{struct.unpack('<Q', struct.pack('<d', exact))[0]:016X}"
+            word = _word(kind, number)
         else:
             word = str(int(number))
         return Value(self.writer, self.lanes, kind, f"splat ({kind} {word})")

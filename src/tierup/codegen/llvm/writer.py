@@ -7,11 +7,15 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Writer:
-    """The body of one function. Values are names like `%v12` or literals; types are LLVM's own words."""
+    """The body of one function. Values are names like `%v12` or literals; types are LLVM's own words.
+
+    `looks_up`: the target has an instruction with which 16 lanes each choose one of 16 floats (AVX-512).
+    """
 
     lines: list[str] = field(default_factory=list)
     declarations: set[str] = field(default_factory=set)
     label: str = "entry"  # of the block that is being written
+    looks_up: bool = False
     _count: int = 0
 
     def name(self, hint: str = "v") -> str:

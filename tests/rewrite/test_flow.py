@@ -8,6 +8,7 @@ from tests.rewrite.graphs import assert_same, const, f32, ints, made
 from tierup.ir.build import GraphBuilder
 from tierup.ir.graph import Attrs, Graph, ValueId
 from tierup.ir.types import DType, TensorType
+from tierup.rewrite.assume import Assumptions
 from tierup.rewrite.rewrite import close_sizes, prune, settle_ranks, simplify, tighten
 
 
@@ -122,6 +123,28 @@ def test_what_a_loop_gives_that_surely_runs_is_what_its_body_gives() -> None:
     assert_same(graph, simplify(graph, weights), weights)
     open_graph, _ = made(lambda b: build(b, b.open_input(DType.I64, ())))
     assert shape(open_graph, open_graph.outputs[0]) is None
+
+
+def test_a_scan_is_taken_to_run_where_that_tells_sizes() -> None:
+    """Of no steps the baseline knows nothing of the items, so the plan compares the length with 0."""
+
+    def build(b: GraphBuilder) -> ValueId:
+        inner = GraphBuilder(b.weights)
+        part = inner.open_input(DType.F32, (None,))
+        bodies = (("body", inner.finish([inner.op("onnx.Neg", part, version=13)])),)
+        attrs = Attrs({"captures": 0, "num_scan_inputs": 1})
+        (result,) = b.node("onnx.Scan", [f32(b, "n", 3)], attrs, graphs=bodies, version=16)
+        assert result is not None
+        return result
+
+    graph, weights = made(build)
+    careful = prune(graph, weights)
+    assert shape(careful, careful.outputs[0])[1] != 3  # type: ignore[index]
+    assume = Assumptions(graph)
+    hopeful = tighten(graph, weights, assume)
+    assert shape(hopeful, hopeful.outputs[0])[1] == 3  # type: ignore[index]
+    ((condition, holds),) = assume.pairs
+    assert (repr(hopeful.dims[condition.id]), holds) == ("lt 0 d0", 1)  # type: ignore[union-attr]
 
 
 def squeezed(b: GraphBuilder) -> tuple[ValueId, ValueId]:

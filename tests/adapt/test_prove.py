@@ -293,6 +293,13 @@ def test_an_index_that_is_not_checked() -> None:
     assert refused(with_program(case, parse_program(text))).startswith("it takes an index that lies outside")
 
 
+def test_constants_of_the_model_are_not_given_places_outside() -> None:
+    """They were looked at when the kernel was made, which need not look again."""
+    case = lookup(checked=False)
+    fixed = replace(case, fixed=(case.graph.inputs[1],))
+    assert proof_of(fixed).passed
+
+
 def test_a_check_that_is_too_strict() -> None:
     case = lookup()
     text = print_program(program_of(case)).replace("check %p < 11", "check %p < 10")

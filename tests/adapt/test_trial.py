@@ -7,6 +7,7 @@ from dataclasses import replace
 import msgspec
 import numpy as np
 import pytest
+from onnx import numpy_helper
 from tests.adapt.networks import WIDTH, cases, chain, encoder, load, of_kind, perceptron, program_of, with_program
 from tests.security.models import model, node, value
 
@@ -162,6 +163,21 @@ def test_sizes_that_broadcast_are_drawn_so() -> None:
         Sized(case, [2, 3])
     found = [draw_sizes(case, draw(seed), profile) for seed in range(9) for profile in ("ragged", "mixed")]
     assert {(1, 9), (9, 1)} < {sized.open_sizes for sized in found if sized is not None}
+
+
+def test_an_axis_is_made_long_where_windows_leave_nothing_of_a_short_one() -> None:
+    """Of 400 samples a window of 400 leaves one; shorter axes leave fewer than none."""
+    nodes = [
+        node("Shape", ["x"], ["s"]),
+        node("Sub", ["s", "w"], ["c"]),
+        node("Expand", ["one", "c"], ["e"]),
+        node("Exp", ["e"], ["y"]),
+    ]
+    weights = [numpy_helper.from_array(np.array([399]), "w"), numpy_helper.from_array(np.ones(1, np.float32), "one")]
+    case = of_kind(model(nodes, [value("x", ["n"])], [value("y", [None])], weights), "rows")
+    found = draw_sizes(case, draw(), "typical")
+    assert found is not None
+    assert max(found.open_sizes) > 399
 
 
 @pytest.mark.parametrize("profile", ["typical", "ragged", "few", "larger", "one", "mixed", "none"])

@@ -119,8 +119,8 @@ def test_the_figures_as_json(perceptron: Path, tmp_path: Path) -> None:
     }  # fmt: skip
     first, _, last = found["regions"]
     assert set(first) == {
-        "number", "kind", "ops", "domain", "open", "kernel", "shared_by", "work", "measured_us", "roofline_us", "bound",
-        "share_of_roofline", "share_of_call", "operations", "reads", "writes", "recipe",
+        "number", "body", "runs", "kind", "ops", "domain", "open", "kernel", "shared_by", "work", "measured_us",
+        "roofline_us", "bound", "share_of_roofline", "share_of_call", "operations", "reads", "writes", "recipe",
     }  # fmt: skip
     assert (first["domain"], first["open"]) == ([7, 64], ["batch", None])
     assert first["work"] == {

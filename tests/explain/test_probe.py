@@ -31,7 +31,8 @@ class Probed:
         self.graph = self.planned.compiled.graph
         self.probes = Probes(self.planned, 2)
         self.answers: list[dict[str, Any]] = []
-        self.sounding: Sounding = self.probes.sound(self.run)
+        self.soundings: dict[int, Sounding] = self.probes.sound(self.run)
+        self.sounding = self.soundings[0]
         self.times: Times = self.probes.time(self.run, timing_s=0)
 
     def run(self, program: _native.Program) -> None:
@@ -74,7 +75,7 @@ def test_kernels_are_seen_with_what_they_are_passed() -> None:
 def test_every_part_of_a_call_has_its_time() -> None:
     probed = Probed(perceptron(), x=np.ones((7, 20), np.float32))
     times = probed.times
-    assert sorted(times.kernels_us) == [0, 1, 2]
+    assert sorted(times.kernels_us) == [(0, 0), (0, 1), (0, 2)]
     assert times.nodes_us == {}
     assert times.calls >= 3
     assert times.call_us > 0
@@ -102,7 +103,7 @@ def test_sizes_come_from_what_the_model_computes() -> None:
     function = probed.planned.compiled.functions[0]
     sizes = Sizes(function.dims, probed.sounding)
     assert [sizes(dim) for dim in function.kernels[0].region.domain if dim != 1] == [3]
-    assert [probed.graph.nodes[index].op for index in probed.times.nodes_us] == ["core.nonzero"]
+    assert [probed.graph.nodes[index].op for _, index in probed.times.nodes_us] == ["core.nonzero"]
 
 
 def looped() -> onnx.ModelProto:
@@ -127,14 +128,33 @@ def looped() -> onnx.ModelProto:
     return model(nodes, inputs, [value("y", [4])])
 
 
-def test_control_flow_is_timed_as_a_whole() -> None:
+def test_kernels_in_bodies_are_seen_and_timed_as_often_as_they_run() -> None:
     for up in (True, False):
         probed = Probed(looped(), x=np.ones(4, np.float32) / 8, rounds=np.array(3), up=np.array(up))
         probed.check()
-        ops = [probed.graph.nodes[index].op for index in probed.times.nodes_us]
-        assert sorted(ops) == ["onnx.If", "onnx.Loop"]
-        assert all(us > 0 for us in probed.times.nodes_us.values())
-        assert sorted(probed.times.kernels_us) == [0]
+        names = {function.number: function.graph.name for function in probed.probes.functions}
+        ran = {names[number]: runs for (number, _), runs in probed.times.runs.items()}
+        assert ran == {"hostile": 1, "body": 3, "Neg" if up else "Abs": 1}
+        assert all(us > 0 for us in probed.times.kernels_us.values())
+        seen = {names[number] for number, sounding in probed.soundings.items() if sounding.kernels}
+        assert seen == set(ran)
+        assert probed.times.nodes_us == {}
+
+
+def test_nodes_that_call_out_in_bodies_are_timed() -> None:
+    body = helper.make_graph(
+        [node("Identity", ["going"], ["on"]), node("Unique", ["state"], ["next"])],
+        "body",
+        [value("i", [], TensorProto.INT64), value("going", [], TensorProto.BOOL), value("state", [None])],
+        [value("on", [], TensorProto.BOOL), value("next", [None])],
+    )
+    inputs = [value("x", [4]), value("rounds", [], TensorProto.INT64)]
+    proto = model([node("Loop", ["rounds", "", "x"], ["y"], body=body)], inputs, [value("y", [None])])
+    probed = Probed(proto, x=np.ones(4, np.float32), rounds=np.array(2))
+    probed.check()
+    (place,) = probed.times.nodes_us
+    assert place in probed.probes.node_spans
+    assert probed.times.nodes_us[place] > 0
 
 
 def test_a_guard_that_fails_leaves_no_kernel_to_see() -> None:

@@ -259,6 +259,17 @@ def test_whole_numbers_are_exact_but_count_in_sums() -> None:
     assert total.bound[0] > 1000
 
 
+def test_what_counts_in_floats_is_exact_as_far_as_they_hold_integers() -> None:
+    made = Maker(np.array([5, 2**24, 2**24 + 2]))
+    count = made.op("cast", 0, to=DType.F32.code)
+    more = made.op("add", count, made.constant(1.0))
+    back = made.bounded(made.op("cast", more, to=DType.I64.code))
+    assert back.free.tolist() == [False, True, True]  # type: ignore[union-attr]
+    half = made.bounded(made.op("cast", made.op("add", count, made.constant(0.5)), to=DType.I64.code))
+    assert half.value.tolist()[0] == 5
+    assert made.bounded(made.op("add", count, made.constant(0.5))).bound[0] > 5  # type: ignore[index]
+
+
 def test_what_a_free_index_leads_to_is_free() -> None:
     data = np.arange(12, dtype=np.float32).reshape(4, 3)
     made = Maker(data, [1.0, 2.5])

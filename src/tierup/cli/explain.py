@@ -48,11 +48,11 @@ def explain_model(path: Path, request: Request, json_file: Path | None) -> None:
     assert config.threads is not None
     model = load(path, config=config)
     planned = make_plan(model.imported)
-    _check_region(request.region, len(planned.compiled.functions[0].kernels))
+    _check_region(request.region, sum(len(function.kernels) for function in planned.compiled.all_functions))
     machine = _machine(config.data_dir)
     probes = Probes(planned, config.threads)
-    values, run, sounding = _first_call(model, probes, request)
-    explanation = explain(planned, machine, config.threads, probes, sounding, probes.time(run))
+    values, run, soundings = _first_call(model, probes, request)
+    explanation = explain(planned, machine, config.threads, probes, soundings, probes.time(run))
     record = {
         "model": str(path),
         "machine": machine.key,
@@ -82,7 +82,7 @@ def _machine(data_dir: Path) -> Machine:
         return measure()
 
 
-def _first_call(model: Model, probes: Probes, request: Request) -> tuple[dict[str, Any], Run, Sounding]:
+def _first_call(model: Model, probes: Probes, request: Request) -> tuple[dict[str, Any], Run, dict[int, Sounding]]:
     """Inputs, how to call the model with them, and what that call looked like; made-up ones may have to be larger."""
     for open_size in OPEN_SIZES:
         values, sources = gather_inputs(model.inputs, request.files, request.shapes, 0, open_size)
@@ -153,7 +153,7 @@ def _print_time(console: Console, explanation: Explanation, machine: Machine) ->
     if explanation.alone:
         alone = _number(len(explanation.alone), "node")
         parts.append((f"{alone} in the reference tier", _sum_us(explanation.alone)))
-    parts.append(("inputs, sizes, copies and results", explanation.rest_us))
+    parts.append(("inputs, sizes, jumps, copies and results", explanation.rest_us))
     shown = ", ".join(f"{what} {_time(us)}" for what, us in parts)
     console.print(
         f"{call} Its parts, timed inside such calls, add up to {_time(explanation.parts_us)}: {shown}.",
@@ -172,11 +172,14 @@ def _sum_us(items: Iterable[Region | Alone]) -> float:
 
 
 def _region_table(explanation: Explanation) -> Table:
-    table = _table("region", "kind", "ops", "domain", "kernel", "flops", "bytes", "time", "of roofline", "of call")
+    inside = any(region.body is not None for region in explanation.regions)
+    columns = ("kind", "ops", "domain", "kernel", "flops", "bytes", "time", "of roofline", "of call")
+    table = _table("region", *(("in", "runs") if inside else ()), *columns)
     for region in explanation.regions:
         shared = f" ×{region.shared_by}" if region.shared_by > 1 else ""
         table.add_row(
             str(region.number),
+            *((escape(region.body or ""), str(region.runs)) if inside else ()),
             region.kind,
             escape(_short_ops(region.ops)),
             escape(_domain(region)),
@@ -243,8 +246,10 @@ def _print_memory(console: Console, explanation: Explanation) -> None:
 def _print_region(console: Console, region: Region, explanation: Explanation, code: Code) -> None:
     names = [f"{dim} is {name}" for dim, name in zip(_shown_dims(region), region.open, strict=True) if name]
     opened = f"; open: {', '.join(names)}" if names else ""
+    inside = f" in body {region.body}, run {region.runs}×" if region.body is not None else ""
     console.print(
-        f"Region {region.number}: {region.kind} over {escape(_domain(region))}{escape(opened)}", highlight=False
+        f"Region {region.number}{escape(inside)}: {region.kind} over {escape(_domain(region))}{escape(opened)}",
+        highlight=False,
     )
     table = _table("op", "reads", "writes", "node of the model")
     for operation in region.operations:

@@ -24,9 +24,10 @@ from tierup.ir.types import Dim, Sym, TensorType
 from tierup.lower.text import print_program
 from tierup.plan.borders import borders
 from tierup.plan.memory import Request, lower_bound
-from tierup.plan.program import BASELINE
+from tierup.plan.program import BODY
 from tierup.profile.machine import Machine
 from tierup.rewrite.decompose import reasons
+from tierup.runtime.compiled import Function
 from tierup.runtime.steps import Placed
 
 
@@ -43,10 +44,13 @@ class Region(msgspec.Struct, frozen=True):
     """A region that runs as one kernel. Figures that the call did not give are None.
 
     `kernel` is the slot of its code, which `shared_by` regions have in common. `domain` is as this call has it, `open`
-    names those of its sizes that are open.
+    names those of its sizes that are open. `body` is the body of control flow that it is in, by name; there it may run
+    more than once, or not at all: `runs` times in this call. `work` is that of one run, times are those of all.
     """
 
     number: int
+    body: str | None
+    runs: int
     kind: str
     ops: tuple[str, ...]
     domain: tuple[int | None, ...]
@@ -133,10 +137,45 @@ class Code(msgspec.Struct, frozen=True):
 
 
 def explain(
-    planned: Planned, machine: Machine, threads: int, probes: Probes, sounding: Sounding, times: Times
+    planned: Planned, machine: Machine, threads: int, probes: Probes, soundings: dict[int, Sounding], times: Times
 ) -> Explanation:
     """Explain a plan by calls that were probed."""
-    return _Explainer(planned, machine, threads, probes, sounding, times).explanation()
+    parts: list[_Explainer] = []
+    footprint_bytes, number = 0, 0
+    for function in probes.functions:
+        part = _Explainer(planned, machine, threads, function, probes, soundings[function.number], times, number)
+        footprint_bytes += part.footprint_bytes
+        number += len(function.kernels)
+        parts.append(part)
+    return Explanation(
+        target=planned.target.name,
+        threads=threads,
+        calls=times.calls,
+        call_us=times.call_us,
+        parts_us=times.parts_us,
+        rest_us=times.rest_us,
+        holds=parts[0].ran,
+        broken=tuple(parts[0].broken()),
+        kernels=len(planned.compiled.programs),
+        regions=tuple(region for part in parts for region in part.regions(footprint_bytes)),
+        alone=tuple(alone for part in parts for alone in part.alone()),
+        views=sum(part.views for part in parts),
+        not_needed=sum(part.not_needed for part in parts),
+        refused=tuple(refused for part in parts for refused in part.refused()),
+        memory=_all_memory([part.memory() for part in parts]),
+    )
+
+
+def _all_memory(memories: Sequence[Memory]) -> Memory:
+    """Every function that runs has an arena of its own."""
+    arenas = [memory.arena_bytes for memory in memories if memory.arena_bytes is not None]
+    least = [memory.lower_bound_bytes for memory in memories if memory.lower_bound_bytes is not None]
+    known = memories[0].arena_bytes is not None
+    return Memory(
+        sum(arenas) if known else None,
+        sum(least) if known and len(least) == len(arenas) else None,
+        sum(memory.values for memory in memories),
+    )
 
 
 def code_of(planned: Planned, region: Region, llvm: bool, asm: bool) -> Code:
@@ -167,39 +206,30 @@ def dim_text(graph: Graph, dims: Sequence[DimOp], dim: Dim, depth: int = _DEPTH)
 
 
 class _Explainer:
+    """Explains one function; its regions are numbered from `first` on."""
+
     def __init__(
-        self, planned: Planned, machine: Machine, threads: int, probes: Probes, sounding: Sounding, times: Times
+        self,
+        planned: Planned,
+        machine: Machine,
+        threads: int,
+        function: Function,
+        probes: Probes,
+        sounding: Sounding,
+        times: Times,
+        first: int,
     ) -> None:
         self._planned, self._machine, self._threads = planned, machine, threads
-        self._probes, self._sounding, self._times = probes, sounding, times
-        self._function = planned.compiled.functions[0]
-        self._graph: Graph = self._function.graph
-        self._sizes = Sizes(self._function.dims, sounding)
+        self._function, self._sounding, self._times, self._first = function, sounding, times, first
+        self._graph: Graph = function.graph
+        self._alone_at = sorted(index for number, index in probes.node_spans if number == function.number)
+        self._sizes = Sizes(function.dims, sounding)
         self._names = dict(self._graph.dim_names)
-        self._holds = bool(sounding.kernels) or not self._function.kernels
-        self._moved = [self._traffic(placed) for placed in self._function.kernels]
-        self._works = [self._work(*pair) for pair in zip(self._function.kernels, self._moved, strict=True)]
+        self.ran = bool(sounding.kernels) or not function.kernels
+        self._moved = [self._traffic(placed) for placed in function.kernels]
+        self._works = [self._work(*pair) for pair in zip(function.kernels, self._moved, strict=True)]
 
-    def explanation(self) -> Explanation:
-        return Explanation(
-            target=self._planned.target.name,
-            threads=self._threads,
-            calls=self._times.calls,
-            call_us=self._times.call_us,
-            parts_us=self._times.parts_us,
-            rest_us=self._times.rest_us,
-            holds=self._holds,
-            broken=tuple(self._broken()),
-            kernels=len(self._planned.compiled.programs),
-            regions=tuple(self._region(number) for number in range(len(self._function.kernels))),
-            alone=tuple(self._alone()),
-            views=self._views,
-            not_needed=self._not_needed,
-            refused=tuple(self._refused()),
-            memory=self._memory(),
-        )
-
-    def _broken(self) -> Iterator[str]:
+    def broken(self) -> Iterator[str]:
         """The assumptions that do not hold in this call."""
         for pair in self._function.assumed:
             left, right = map(self._sizes.known, pair)
@@ -210,35 +240,46 @@ class _Explainer:
                     for text, number in zip(texts, (left, right), strict=True)
                 ).removesuffix(",")
 
-    def _region(self, number: int) -> Region:
-        placed, done = self._function.kernels[number], self._works[number]
-        region, kernel = placed.region, placed.kernel
+    def regions(self, footprint_bytes: int) -> Iterator[Region]:
+        """All regions; a call goes through so many bytes."""
+        return (self._region(position, footprint_bytes) for position in range(len(self._function.kernels)))
+
+    def _region(self, position: int, footprint_bytes: int) -> Region:
+        placed, done = self._function.kernels[position], self._works[position]
+        region, kernel, place = placed.region, placed.kernel, (self._function.number, position)
         nodes = [self._graph.nodes[index] for index in dict.fromkeys(region.nodes)]
-        measured_us = self._times.kernels_us.get(number)
-        least = roofline(done, self._machine, self._threads, self._footprint_bytes) if done else None
-        reads, writes = self._moved[number] or border(self._graph, region.nodes)
+        measured_us, runs = self._times.kernels_us.get(place), self._times.runs.get(place, 0)
+        least = roofline(done, self._machine, self._threads, footprint_bytes) if done else None
+        least_us = least.time_us * max(runs, 1) if least else None
+        reads, writes = self._moved[position] or border(self._graph, region.nodes)
         return Region(
-            number=number,
+            number=self._first + position,
+            body=self._graph.name or "body" if self._function.number else None,
+            runs=runs,
             kind=region.kind,
             ops=tuple(node.op.removeprefix("core.") for node in nodes),
             domain=tuple(self._known(dim) for dim in region.domain),
             open=tuple(self._open_name(dim) for dim in region.domain),
             kernel=placed.slot,
-            shared_by=sum(other.slot == placed.slot for other in self._function.kernels),
+            shared_by=self._shared_by(placed.slot),
             work=done,
             measured_us=measured_us,
-            roofline_us=least.time_us if least else None,
+            roofline_us=least_us,
             bound=least.bound if least else None,
-            share_of_roofline=least.time_us / measured_us if least and measured_us else None,
+            share_of_roofline=least_us / measured_us if least_us is not None and measured_us else None,
             share_of_call=self._share(measured_us),
             operations=tuple(map(self._operation, nodes)),
             reads=tuple(map(self._typed, reads)),
             writes=tuple(map(self._typed, writes)),
-            recipe=recipe_of(self._graph, kernel, self._sounding.kernels.get(number), self._threads),
+            recipe=recipe_of(self._graph, kernel, self._sounding.kernels.get(position), self._threads),
         )
 
+    def _shared_by(self, slot: int) -> int:
+        functions = self._planned.compiled.functions[0]
+        return sum(placed.slot == slot for part in (functions, *functions.bodies) for placed in part.kernels)
+
     def _traffic(self, placed: Placed) -> tuple[Elements, Elements] | None:
-        if not self._holds:  # sizes that were taken to be equal are not
+        if not self.ran:  # sizes that were taken to be equal may not be
             return None
         try:
             return traffic(self._graph, placed.region, placed.kernel, self._sizes)
@@ -252,7 +293,7 @@ class _Explainer:
             return None
 
     @property
-    def _footprint_bytes(self) -> int:
+    def footprint_bytes(self) -> int:
         """What a call goes through: all constants of its kernels, and the arena."""
         return sum(done.constant_bytes for done in self._works if done) + self._sounding.arena_bytes
 
@@ -260,7 +301,7 @@ class _Explainer:
         return None if measured_us is None else measured_us / self._times.parts_us
 
     def _known(self, dim: Dim) -> int | None:
-        return self._sizes.known(dim) if self._holds or isinstance(dim, int) else None
+        return self._sizes.known(dim) if self.ran or isinstance(dim, int) else None
 
     def _open_name(self, dim: Dim) -> str | None:
         return self._names.get(dim.id, repr(dim)) if isinstance(dim, Sym) else None
@@ -290,51 +331,54 @@ class _Explainer:
         shape = ", ".join(map(self._show, type.shape))
         return f"{self._graph.value_name(value)}: {type.dtype!r}[{shape}]"
 
-    def _alone(self) -> list[Alone]:
+    def alone(self) -> list[Alone]:
+        """The nodes that call out."""
         whole = self._reasons()
         found = []
-        for index in sorted(self._probes.node_spans):
-            node, us = self._graph.nodes[index], self._times.nodes_us.get(index)
+        for index in self._alone_at:
+            node, us = self._graph.nodes[index], self._times.nodes_us.get((self._function.number, index))
             reason = whole.get((node.op, node.name)) or self._function.cut.refusals.get(index, "")
             found.append(Alone(node.op, node.name, reason, us, self._share(us)))
         return found
 
     def _reasons(self) -> dict[tuple[str, str], str]:
         """Why ops that are no core ops stayed whole."""
-        if all(self._graph.nodes[index].op.startswith("core.") for index in self._probes.node_spans):
+        if all(self._graph.nodes[index].op.startswith(("core.", BODY)) for index in self._alone_at):
             return {}
         return {(node.op, node.name): reason for node, reason in reasons(self._graph, self._planned.weights)}
 
     @property
-    def _views(self) -> int:
+    def views(self) -> int:
         return sum(node.op == "core.reshape" for node in self._graph.nodes)
 
     @property
-    def _not_needed(self) -> int:
+    def not_needed(self) -> int:
         """Nodes that run nowhere: only sizes need them, or kernels read through them."""
         running = {index for placed in self._function.kernels for index in placed.region.nodes}
-        running.update(self._probes.node_spans)
+        running.update(self._alone_at)
         return sum(
-            index not in running and node.op not in ("core.reshape", BASELINE)
+            index not in running and not node.graphs and node.op != "core.reshape"
             for index, node in enumerate(self._graph.nodes)
         )
 
-    def _refused(self) -> list[Refused]:
+    def refused(self) -> list[Refused]:
+        """Neighbours that are not one region, and why."""
         regions = [placed.region for placed in self._function.kernels]
+        control = [index for index, node in enumerate(self._graph.nodes) if node.graphs]
         return [
             Refused(
-                found.producer,
-                found.consumer,
+                self._first + found.producer,
+                self._first + found.consumer,
                 tuple(self._graph.value_name(value) for value in found.values),
                 found.reason,
                 found.detail,
             )
-            for found in borders(self._graph, regions, self._probes.node_spans, self._show_open)
+            for found in borders(self._graph, regions, [*self._alone_at, *control], self._show_open)
         ]
 
-    def _memory(self) -> Memory:
+    def memory(self) -> Memory:
         requests = self._function.arena
-        if not self._holds:
+        if not self.ran:
             return Memory(None, None, len(requests))
         try:
             sizes = {request.size: self._bytes(request) for request in requests}

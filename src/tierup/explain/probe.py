@@ -1,14 +1,15 @@
 """Looks into a call: what a plan passes to each kernel, how large its values are, and where its time goes.
 
-In: a plan with one compiled function. Out: the same plan with call-outs of ours between its steps, run in the process's
-own thread pool. Kernels are timed inside whole calls, so that each meets the data, the caches and the threads that it
-meets when the model serves.
+In: a plan for any sizes. Out: the same plan with call-outs of ours between the steps of its functions, the model's and
+those of bodies, run in the process's own thread pool. Kernels are timed inside whole calls, so that each meets the
+data, the caches and the threads that it meets when the model serves.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
@@ -24,16 +25,17 @@ from tierup.ir.graph import Graph, ValueId
 from tierup.ir.types import Array, Dim, Sym
 from tierup.plan.program import BASELINE, Function, StepCode
 from tierup.reference.evaluate import evaluate
+from tierup.runtime.compiled import Function as Compiled
 from tierup.runtime.constants import bind_constants
 from tierup.runtime.executable import Callout, bind_node
 from tierup.runtime.kernels import load_code
 
 _SMALL = 4096  # elements; integers that sizes are read from are far fewer
-_CONTROL = ("onnx.If", "onnx.Loop", "onnx.Scan")
 _LEAST_CALLS, _MOST_CALLS = 3, 300
 _WARM_S, _TIMING_S = 0.2, 2.0
 
-_NOTHING = -1  # stands for a node that does nothing
+Place = tuple[int, int]  # the number of a function in the plan; the position of a kernel in it, or of a node
+_NOTHING: Place = (-1, -1)  # stands for a node that does nothing
 
 Run = Callable[[_native.Program], Any]
 
@@ -50,7 +52,10 @@ class Passed:
 
 @dataclass
 class Sounding:
-    """What one call looked like. `kernels` is by position; it is empty where a guard turned the call away."""
+    """What one function looked like in a call, when it ran first.
+
+    `kernels` is by position; it is empty where the function did not run, or a guard turned the call away.
+    """
 
     kernels: dict[int, Passed] = field(default_factory=dict)
     shapes: dict[ValueId, tuple[int, ...]] = field(default_factory=dict)
@@ -60,15 +65,16 @@ class Sounding:
 
 @dataclass(frozen=True)
 class Times:
-    """Medians over calls: the whole call as it is; each kernel by position, each node that runs alone by index; and all
-    that is between those together. Other work on the machine lengthens the first more than the sum of the others, since
-    what interrupts a call is in few of its parts."""
+    """Medians over calls: the whole call as it is; each kernel and each node that runs alone, all its runs in a call
+    together; and all that is between those. `runs` is how often a kernel ran. Other work on the machine lengthens the
+    first more than the sum of the others, since what interrupts a call is in few of its parts."""
 
     calls: int
     call_us: float
-    kernels_us: dict[int, float]
-    nodes_us: dict[int, float]
+    kernels_us: dict[Place, float]
+    nodes_us: dict[Place, float]
     rest_us: float
+    runs: dict[Place, int]
 
     @property
     def parts_us(self) -> float:
@@ -127,11 +133,15 @@ class Span:
 
 
 class Probes:
-    """A plan, ready to run as it is and with probes. Building its kernels takes some tenths of a second."""
+    """A plan, ready to run as it is and with probes. Building its kernels takes some tenths of a second.
+
+    `node_spans` are the steps of each node that calls out.
+    """
 
     def __init__(self, planned: Planned, threads: int) -> None:
-        self._plan, self._compiled = planned.compiled.plan, planned.compiled.functions[0]
-        self._graph = self._compiled.graph
+        self._plan = planned.compiled.plan
+        outermost = planned.compiled.functions[0]
+        self.functions = (outermost, *outermost.bodies)
         weights = planned.weights
         constants = [(entry,) if isinstance(entry, str) else entry for entry in self._plan.constants]
         self._constants = list(bind_constants(constants, weights, threads).values())
@@ -141,55 +151,62 @@ class Probes:
 
         self._callouts: list[Callout] = [bind_node(node, run_graph) for node in self._plan.callouts]
         self._kernels = dict(enumerate(load_code(build(planned.compiled.programs, planned.target), planned.target)))
-        self.kernel_spans = _kernel_spans(self._steps)
-        self.node_spans = {**self._callout_spans(), **self._control_spans()}
+        self.node_spans = {place: span for function in self.functions for place, span in self._callout_spans(function)}
 
-    @property
-    def _steps(self) -> tuple[Step, ...]:
-        return self._plan.functions[0].steps
-
-    def sound(self, run: Run) -> Sounding:
-        """Run one call and note everything about it but its time."""
-        found, out = Sounding(), Insertion(self._plan.functions[0], len(self._callouts))
-        for number, span in enumerate(self.kernel_spans):
-            self._note_kernel(out, found, number, span.begin)
-        self._note_arena(out, found)
-        read = {value for op in self._graph.dims if op.op in READS and isinstance(value := op.args[0], int)}
-        for position, step in enumerate(self._steps):
-            given = operands(step) if step[0] == StepCode.KERNEL else ()
-            for value in read.intersection((*written(step), *given)).difference(self._graph.inputs):
-                out.callout(position + 1, _Keep(found, value), [value])
-        for value in read.intersection(self._graph.inputs):
-            out.callout(len(self._steps), _Keep(found, value), [value])
-        run(self._program(out.finish(), out.callouts))
+    def sound(self, run: Run) -> dict[int, Sounding]:
+        """Run one call and note everything about its functions, by number, but their times."""
+        found = {function.number: Sounding() for function in self.functions}
+        changed, callouts = {}, list[Callout]()
+        for function in self.functions:
+            out = Insertion(self._plan.functions[function.number], len(self._callouts) + len(callouts))
+            self._note(out, found[function.number], function)
+            changed[function.number] = out.finish()
+            callouts += out.callouts
+        run(self._program(changed, callouts))
         return found
 
-    def _note_arena(self, out: Insertion, found: Sounding) -> None:
+    def _steps(self, function: Compiled) -> tuple[Step, ...]:
+        return self._plan.functions[function.number].steps
+
+    def _note(self, out: Insertion, found: Sounding, function: Compiled) -> None:
+        steps, graph = self._steps(function), function.graph
+        for number, span in enumerate(_kernel_spans(steps)):
+            self._note_kernel(out, found, number, span.begin, steps)
+        self._note_arena(out, found, steps)
+        read = {value for op in graph.dims if op.op in READS and isinstance(value := op.args[0], int)}
+        for position, step in enumerate(steps):
+            given = operands(step) if step[0] == StepCode.KERNEL else ()
+            for value in read.intersection((*written(step), *given)).difference(graph.inputs):
+                out.callout(position + 1, _Keep(found, value), [value])
+        for value in read.intersection(graph.inputs):
+            out.callout(len(steps), _Keep(found, value), [value])
+
+    def _note_arena(self, out: Insertion, found: Sounding, steps: Sequence[Step]) -> None:
         def note(total: Any) -> tuple[()]:
-            found.arena_bytes = int(total)
+            found.arena_bytes = max(found.arena_bytes, int(total))
             return ()
 
-        for position, step in enumerate(self._steps):
+        for position, step in enumerate(steps):
             if step[0] == StepCode.ARENA:
                 out.dims(position, step[1:], note)
 
-    def _note_kernel(self, out: Insertion, found: Sounding, number: int, position: int) -> None:
-        sizes, (scratch, steps, grain) = kernel_registers(self._steps[position])
+    def _note_kernel(self, out: Insertion, found: Sounding, number: int, position: int, steps: Sequence[Step]) -> None:
+        sizes, (scratch, extent, grain) = kernel_registers(steps[position])
         has_scratch = scratch >= 0
 
         def note(*values: Any) -> tuple[()]:
             *given, total, least = map(int, values)
             room = given.pop() if has_scratch else 0
-            found.kernels[number] = Passed(tuple(given), room, total, max(least, 1))
+            found.kernels.setdefault(number, Passed(tuple(given), room, total, max(least, 1)))
             return ()
 
-        out.dims(position, [*sizes, *([scratch] if has_scratch else []), steps, grain], note)
+        out.dims(position, [*sizes, *([scratch] if has_scratch else []), extent, grain], note)
 
     def time(self, run: Run, timing_s: float = _TIMING_S) -> Times:
         """Run calls in turn as they are and with clocks, for about so long: native ones at kernels, ours at nodes."""
-        plain, out = self._program(self._plan.functions[0], []), Insertion(self._plan.functions[0], len(self._callouts))
-        clocks = self._add_clocks(out)
-        timed = self._program(out.finish(), out.callouts)
+        plain = self._program({}, [])
+        clocks = {place: _Clock() for place in (*self.node_spans, *([_NOTHING] if self.node_spans else []))}
+        timed = self._with_clocks(clocks)
         began_s = time.perf_counter()
         while time.perf_counter() < began_s + _WARM_S:
             run(plain)
@@ -203,24 +220,28 @@ class Probes:
             samples.append(_sample(run, timed, clocks, call_ns))
         return _times(samples)
 
-    def _add_clocks(self, out: Insertion) -> dict[int, _Clock]:
+    def _with_clocks(self, clocks: dict[Place, _Clock]) -> _native.Program:
         """A clock for each node that runs alone, and one with nothing in it, which shows what a clock itself takes."""
-        spans = dict(sorted(self.node_spans.items(), key=lambda item: item[1].begin))
-        clocks = {index: _Clock() for index in spans}
-        for index, span in spans.items():
-            out.callout(span.end, clocks[index].stop)
-        if spans:
-            # In the midst of the others, where caches are as they are for those.
-            middle = list(spans.values())[len(spans) // 2].begin
-            clocks[_NOTHING] = _Clock()
-            out.callout(middle, clocks[_NOTHING].start)
-            out.callout(middle, clocks[_NOTHING].stop)
-        for index, span in spans.items():  # last: where one ends and the next begins, the first stops first
-            out.callout(span.begin, clocks[index].start)
-        return clocks
+        changed, callouts = {}, list[Callout]()
+        middle = list(self.node_spans)[len(self.node_spans) // 2] if self.node_spans else None
+        for function in self.functions:
+            out = Insertion(self._plan.functions[function.number], len(self._callouts) + len(callouts))
+            spans = {place: span for place, span in self.node_spans.items() if place[0] == function.number}
+            spans = dict(sorted(spans.items(), key=lambda item: item[1].begin))
+            for place, span in spans.items():
+                out.callout(span.end, clocks[place].stop)
+            if middle in spans:
+                # In the midst of the others, where caches are as they are for those.
+                out.callout(spans[middle].begin, clocks[_NOTHING].start)
+                out.callout(spans[middle].begin, clocks[_NOTHING].stop)
+            for place, span in spans.items():  # last: where one ends and the next begins, the first stops first
+                out.callout(span.begin, clocks[place].start)
+            changed[function.number] = out.finish()
+            callouts += out.callouts
+        return self._program(changed, callouts)
 
-    def _program(self, function: Function, callouts: Sequence[Callout]) -> _native.Program:
-        functions = [function, *self._plan.functions[1:]]
+    def _program(self, changed: Mapping[int, Function], callouts: Sequence[Callout]) -> _native.Program:
+        functions = [changed.get(number, function) for number, function in enumerate(self._plan.functions)]
         program = _native.Program(
             functions=[function.native() for function in functions],
             callouts=[*self._callouts, *callouts],
@@ -230,36 +251,12 @@ class Probes:
         program.publish(self._kernels)
         return program
 
-    def _callout_spans(self) -> dict[int, Span]:
+    def _callout_spans(self, function: Compiled) -> Iterator[tuple[Place, Span]]:
         """Where each node that calls out does so, by its position in the graph."""
-        indices = {id(node): index for index, node in enumerate(self._graph.nodes)}
-        return {
-            indices[id(node)]: Span(position, position + 1)
-            for position, step in enumerate(self._steps)
-            if step[0] == StepCode.CALLOUT and (node := self._plan.callouts[step[1]]).op != BASELINE
-        }
-
-    def _control_spans(self) -> dict[int, Span]:
-        """The steps of each node of control flow that is jumps and calls: back from where its results are written."""
-        found = {}
-        for index, node in enumerate(self._graph.nodes):
-            if node.op not in _CONTROL:
-                continue
-            results = {value for value in node.outputs if value is not None}
-            ends = [position for position, step in enumerate(self._steps) if results.intersection(written(step))]
-            if not ends or self._steps[ends[-1]][0] == StepCode.CALLOUT:
-                continue
-            begin = ends[-1]
-            while begin and not self._is_of_others(self._steps[begin - 1], results):
-                begin -= 1
-            found[index] = Span(begin, ends[-1] + 1)
-        return found
-
-    def _is_of_others(self, step: Step, results: set[ValueId]) -> bool:
-        """Whether a step writes a value of the graph that is not among `results`."""
-        if step[0] in (StepCode.KERNEL, StepCode.CALLOUT, StepCode.DEFAULT, StepCode.CONSTANT, StepCode.ARENA):
-            return True
-        return any(value < len(self._graph.values) and value not in results for value in written(step))
+        indices = {id(node): index for index, node in enumerate(function.graph.nodes)}
+        for position, step in enumerate(self._steps(function)):
+            if step[0] == StepCode.CALLOUT and (node := self._plan.callouts[step[1]]).op != BASELINE:
+                yield (function.number, indices[id(node)]), Span(position, position + 1)
 
 
 class _Keep:
@@ -277,61 +274,76 @@ class _Keep:
 
 
 class _Clock:
-    """Two moments of a call."""
+    """The time between two moments of a call, added up where they come again."""
 
     def __init__(self) -> None:
-        self.began_ns = self.ended_ns = 0
+        self.total_ns = self.stops = self._began_ns = 0
+
+    def reset(self) -> None:
+        self.total_ns = self.stops = 0
 
     def start(self) -> tuple[()]:
-        self.began_ns = time.perf_counter_ns()
+        self._began_ns = time.perf_counter_ns()
         return ()
 
     def stop(self) -> tuple[()]:
-        self.ended_ns = time.perf_counter_ns()
+        self.total_ns += time.perf_counter_ns() - self._began_ns
+        self.stops += 1
         return ()
 
 
 @dataclass(frozen=True)
 class _Sample:
-    """Nanoseconds of one call as it is; and of one with clocks: kernels by position, nodes by index, all of it."""
+    """Nanoseconds of one call as it is; and of one with clocks: kernels and nodes by place, with how often they ran;
+    and all of it."""
 
     call_ns: int
-    kernels_ns: dict[int, int]
-    nodes_ns: dict[int, int]
+    kernels: dict[Place, tuple[int, int]]
+    nodes: dict[Place, tuple[int, int]]
     timed_ns: int
 
 
-def _sample(run: Run, timed: _native.Program, clocks: dict[int, _Clock], call_ns: int) -> _Sample:
+def _sample(run: Run, timed: _native.Program, clocks: dict[Place, _Clock], call_ns: int) -> _Sample:
+    for clock in clocks.values():
+        clock.reset()
     timed.time_kernels(True)  # from zero
     began_ns = time.perf_counter_ns()
     run(timed)
     ended_ns = time.perf_counter_ns()
-    steps = [(step, taken_ns) for function, step, _, taken_ns in timed.kernel_times() if function == 0]
-    # Either all kernels ran, or a guard turned the call away; a clock that did not run shows an earlier call's time.
-    kernels_ns = {number: taken_ns for number, (_, taken_ns) in enumerate(sorted(steps))}
-    nodes_ns = {index: clock.ended_ns - clock.began_ns for index, clock in clocks.items() if clock.began_ns >= began_ns}
-    return _Sample(call_ns, kernels_ns, nodes_ns, ended_ns - began_ns)
+    # Where a function ran all its kernels did, unless a guard turned the call away.
+    kernels, positions = {}, Counter[int]()
+    for function, _, runs, taken_ns in sorted(timed.kernel_times()):
+        kernels[function, positions[function]] = (taken_ns, runs)
+        positions[function] += 1
+    nodes = {place: (clock.total_ns, clock.stops) for place, clock in clocks.items() if clock.stops}
+    return _Sample(call_ns, kernels, nodes, ended_ns - began_ns)
 
 
 def _times(samples: Sequence[_Sample]) -> Times:
     """Medians, without what the clocks took: each takes its time once inside and once outside."""
     last = samples[-1]
-    clock_us = _median_us(sample.nodes_ns[_NOTHING] for sample in samples) if _NOTHING in last.nodes_ns else 0.0
-    kernels_us = {number: _median_us(sample.kernels_ns[number] for sample in samples) for number in last.kernels_ns}
-    nodes_us = {index: _median_us(sample.nodes_ns[index] for sample in samples) for index in last.nodes_ns}
-    rest_us = _median_us(
-        sample.timed_ns - sum(sample.kernels_ns.values()) - sum(sample.nodes_ns.values()) for sample in samples
+    clock_us = (
+        _median_us(sample.nodes[_NOTHING][0] / sample.nodes[_NOTHING][1] for sample in samples)
+        if _NOTHING in last.nodes
+        else 0.0
     )
+    kernels_us = {place: _median_us(sample.kernels[place][0] for sample in samples) for place in last.kernels}
+    nodes_us = {place: _median_us(sample.nodes[place][0] for sample in samples) for place in last.nodes}
+    rest_us = _median_us(
+        sample.timed_ns - sum(ns for ns, _ in (*sample.kernels.values(), *sample.nodes.values())) for sample in samples
+    )
+    stops = sum(stops for _, stops in last.nodes.values())
     return Times(
         calls=len(samples),
         call_us=_median_us(sample.call_ns for sample in samples),
         kernels_us=kernels_us,
-        nodes_us={index: max(us - clock_us, 0.0) for index, us in nodes_us.items() if index != _NOTHING},
-        rest_us=max(rest_us - clock_us * len(nodes_us), 0.0),
+        nodes_us={p: max(us - clock_us * last.nodes[p][1], 0.0) for p, us in nodes_us.items() if p != _NOTHING},
+        rest_us=max(rest_us - clock_us * stops, 0.0),
+        runs={place: runs for place, (_, runs) in last.kernels.items()},
     )
 
 
-def _median_us(times_ns: Iterable[int]) -> float:
+def _median_us(times_ns: Iterable[float]) -> float:
     return median(times_ns) / 1e3
 
 

@@ -159,6 +159,10 @@ class DimBuilder:
             return b
         return self.emit("broadcast", a, b)
 
+    def is_positive(self, dim: Dim) -> bool:
+        """Whether a size is known to be more than 0."""
+        return isinstance(dim, int) and dim > 0
+
     def product(self, dims: Sequence[Dim]) -> Dim:
         result: Dim = 1
         for dim in dims:

@@ -53,10 +53,12 @@ def _sum(step: Step, a: Bounded, b: Bounded) -> Bounded:
 
 
 def _counted(step: Step, result: Bounded, a: Bounded, b: Bounded) -> Bounded:
-    """Models count in floats: whole numbers that the type holds, made of exact ones, are exact."""
-    held = np.abs(result.value) <= _EXACT_INTEGERS / step.format.relative
-    exact = held & (np.floor(result.value) == result.value) & (a.own == 0) & (b.own == 0)
-    return replace(result, bound=np.where(exact, 0.0, result.own)) if np.any(exact) else result
+    """Models count in floats: sums of exact whole numbers, some of which were integers before, are exact."""
+    if not (a.counts or b.counts):
+        return result
+    whole = (np.floor(a.value) == a.value) & (np.floor(b.value) == b.value) & (a.own == 0) & (b.own == 0)
+    exact = whole & (np.abs(result.value) <= _EXACT_INTEGERS / step.format.relative)
+    return replace(result, bound=np.where(exact, 0.0, result.own), counts=True)
 
 
 def _product(step: Step, a: Bounded, b: Bounded) -> Bounded:
@@ -66,7 +68,7 @@ def _product(step: Step, a: Bounded, b: Bounded) -> Bounded:
     bound = a.magnitude * size_of(b.value) + size_of(a.value) * b.magnitude + unit * a.magnitude * b.magnitude - least
     if _all_exact((a, b)):
         bound = least
-    result = _counted(step, step.rounded(value, np.maximum(bound, least)), a, b)
+    result = step.rounded(value, np.maximum(bound, least))
     unsure = (np.isinf(a.value) & _may_vanish(b, unit)) | (np.isinf(b.value) & _may_vanish(a, unit))
     return _freed(result, unsure)
 
@@ -220,8 +222,9 @@ def _cast(step: Step, x: Bounded) -> Bounded:
         if not step.dtype.is_float:
             return step.whole(value, x.free)
         large = np.abs(value) > _EXACT_INTEGERS / step.format.relative
-        bound = step.format.relative * np.abs(value)
-        return step.exact(value) if not large.any() and x.bound is None else _freed(step.rounded(value, bound), x.free)
+        bound = np.where(large, step.format.relative * np.abs(value), 0.0)
+        exact = step.exact(value) if not large.any() and x.bound is None else _freed(step.rounded(value, bound), x.free)
+        return replace(exact, counts=True)
     if step.dtype.is_float:
         narrower = step.format.relative > FORMATS[x.dtype].relative
         if not narrower:

@@ -33,12 +33,13 @@ FORMATS = {
 class Bounded:
     """A value (floats in f64, everything else as it is), its dtype in the graph, and its bound.
 
-    The bound is 0 where an element is exact, and None where all are.
+    The bound is 0 where an element is exact, and None where all are. A float that `counts` was made of integers.
     """
 
     value: Array
     dtype: DType
     bound: Array | None = None
+    counts: bool = False
 
     @property
     def is_float(self) -> bool:

@@ -89,6 +89,9 @@ class SampledDims(DimBuilder):
             self._assumptions.pairs.append((result, same))
         return same
 
+    def is_positive(self, dim: Dim) -> bool:
+        return super().is_positive(dim) or (dim in self._results and self.emit("lt", 0, dim) == 1)
+
     def _read(self, op: str, args: tuple[Dim, ...]) -> tuple[int, ...] | None:
         """The example sizes of an input's axis; values are inputs below a number."""
         examples, (value, axis) = self._assumptions.examples, args

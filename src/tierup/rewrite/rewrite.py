@@ -21,6 +21,7 @@ from tierup.rewrite.rules.reforms import padded_pool, reformed
 from tierup.rewrite.tails import sink_tails
 from tierup.rewrite.walk import walk
 
+_TIGHTENED = 4  # loops within each other; each tries its body some times, and with it all that is inside
 _TAILS = 3  # within each other; each is written twice
 _ROUNDS = 8  # real models settle in two or three; a rule may need another's result
 
@@ -64,7 +65,7 @@ def tighten(graph: Graph, weights: Weights, assume: Assumptions | None = None) -
     """Afterwards: sizes that a loop's carried values have from the first step to the last are known in its body."""
     if not any(node.graphs for node in graph.nodes):
         return graph
-    return walk(graph, weights, (), assume, tighten=True).graph
+    return walk(graph, weights, (), assume, tighten=_TIGHTENED).graph
 
 
 def settle_ranks(graph: Graph, weights: Weights, assume: Assumptions | None = None) -> Graph:

@@ -193,13 +193,13 @@ def walk(
     assume: Assumptions | None = None,
     shapes: Sequence[OpenShape | None] | None = None,
     *,
-    tighten: bool = False,
+    tighten: int = 0,
 ) -> Walked:
     """A new graph in which each live node of `graph` has met `rules`: the first that answers replaces it.
 
     With `assume`, sizes of the outermost graph that look equal become one, and what was assumed is collected there.
-    With `shapes`, inputs have these instead of their own. With `tighten`, sizes of carried values that loops leave as
-    they are become known; bodies are walked more than once then.
+    With `shapes`, inputs have these instead of their own. In so many levels of bodies as `tighten` says, sizes of
+    carried values that loops leave as they are become known; such bodies are walked more than once.
     """
     out = Rewriter(weights, graph, assume.builder(len(graph.inputs)) if assume else None)
     values = _inputs(out, graph, shapes or [None] * len(graph.inputs))
@@ -240,17 +240,17 @@ def walk(
 _TIGHTENED = 4  # tries; what still changes then is left as it was
 
 
-def _walk_body(out: Rewriter, node: Node, body: Graph, rules: Sequence[Rule], tighten: bool) -> Walked:
+def _walk_body(out: Rewriter, node: Node, body: Graph, rules: Sequence[Rule], tighten: int) -> Walked:
     """A body of a node whose inputs are already values of `out`."""
     flow = Flow(node, body, [out.shape(value) for value in node.inputs])
     hoped = flow.hoped()
     for _ in range(_TIGHTENED if tighten and hoped != flow.known() else 0):
-        walked = walk(body, out.weights, rules, shapes=hoped, tighten=tighten)
+        walked = walk(body, out.weights, rules, shapes=hoped, tighten=tighten - 1)
         kept = flow.kept(hoped, walked.graph)
         if kept == hoped:
             return walked
         hoped = kept
-    return walk(body, out.weights, rules, shapes=flow.known(), tighten=tighten)
+    return walk(body, out.weights, rules, shapes=flow.known(), tighten=max(tighten - 1, 0))
 
 
 def _ask(out: Rewriter, rules: Sequence[Rule], node: Node) -> Values | None:

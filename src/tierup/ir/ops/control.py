@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tierup.ir.graph import Attrs, Graph
-from tierup.ir.infer import Infer, InferError, Out, PartialShape
+from tierup.ir.infer import Infer, InferError, Out
 from tierup.ir.ops.row import Kind, Op
 from tierup.ir.types import (
     Dim,
     DType,
     OptionalType,
     SequenceType,
-    Sym,
     TensorType,
     Type,
     without_dims,
@@ -33,10 +32,6 @@ def outside(type: Type, known: Mapping[Dim, Dim] | None = None) -> Result:
     if type.shape is None:
         return Out(type.dtype, None)
     return Out(type.dtype, tuple(dim if isinstance(dim, int) else (known or {}).get(dim) for dim in type.shape))
-
-
-def _numbers(shape: Sequence[Dim] | None) -> PartialShape | None:
-    return None if shape is None else tuple(dim if isinstance(dim, int) else None for dim in shape)
 
 
 def _known(body: Graph, place: int, given: Type | None, back: Type | None = None) -> dict[Dim, Dim]:
@@ -114,21 +109,23 @@ def _if(ctx: Infer) -> list[Result]:
     ]
 
 
-def _all_carried(
-    ctx: Infer, body: Graph, first: Sequence[Type | None], places: tuple[int, int], runs: bool, what: str
-) -> list[Result]:
-    """Values that go round: the `first` ones where the body never runs, else the body's.
+def _known_in_loop(ctx: Infer, body: Graph, first: Sequence[Type | None], places: tuple[int, int]) -> dict[Dim, Dim]:
+    """The dims of a loop's body as the graph around has them: of captures, and of values that go round and keep them.
 
-    `places` are where they begin among the body's inputs and outputs; `runs` says that it surely runs.
+    `places` are where the latter begin among the body's inputs and outputs, `first` what they are at first.
     """
-    backs = [body.type(value) for value in body.outputs[places[1] : places[1] + len(first)]]
     known = _known_captures(ctx, body)
-    for place, (type, back) in enumerate(zip(first, backs, strict=True), start=places[0]):
-        known |= _known(body, place, type, back)
-    return [
-        _carried(type, outside(back, known), runs, f"{what} {i}")
-        for i, (type, back) in enumerate(zip(first, backs, strict=True))
-    ]
+    for place, type in enumerate(first):
+        known |= _known(body, places[0] + place, type, body.type(body.outputs[places[1] + place]))
+    return known
+
+
+def _all_carried(
+    body: Graph, first: Sequence[Type | None], begin: int, known: Mapping[Dim, Dim], runs: bool, what: str
+) -> list[Result]:
+    """Values that go round: the `first` ones where the body never runs, else the body's outputs from `begin` on."""
+    backs = [outside(body.type(value), known) for value in body.outputs[begin : begin + len(first)]]
+    return [_carried(type, back, runs, f"{what} {i}") for i, (type, back) in enumerate(zip(first, backs, strict=True))]
 
 
 def _carried(initial: Type | None, after: Result, runs: bool, what: str) -> Result:
@@ -142,7 +139,12 @@ def _carried(initial: Type | None, after: Result, runs: bool, what: str) -> Resu
 
 def _surely_runs(ctx: Infer) -> bool:
     """Whether a loop's trip count and condition are known, and let it run."""
-    return all(not ctx.has(place) or any(number > 0 for number in ctx.ints(place) or ()) for place in (0, 1))
+    return all(not ctx.has(place) or any(map(ctx.dims.is_positive, _content(ctx, place))) for place in (0, 1))
+
+
+def _content(ctx: Infer, place: int) -> tuple[Dim, ...]:
+    """The one number of an input, where it is known as a size."""
+    return ctx.content(place) or ctx.ints(place) or ()
 
 
 def item_types(attrs: Attrs, body: Graph, first: int) -> list[Type]:
@@ -163,41 +165,47 @@ def closed_type(type: Type) -> Type:
 
 
 def _all_stacked(
-    ctx: Infer, body: Graph, first: int, axes: Sequence[int], length: Dim | None, runs: bool
-) -> list[Result]:
-    """What the body's outputs from `first` on become, each along its axis."""
+    ctx: Infer,
+    body: Graph,
+    first: int,
+    axes: Sequence[int],
+    length: Dim | None,
+    known: Mapping[Dim, Dim] | None = None,
+) -> list[Out]:
+    """What the body's outputs from `first` on become, each along its axis; it surely runs where dims are `known`."""
     empty = item_types(ctx.attrs, body, first)
     found = []
     for i, (value, axis) in enumerate(zip(body.outputs[first:], axes, strict=True)):
         type, what = body.type(value), f"scan output {i}"
         if not isinstance(type, TensorType):
             raise InferError(f"{what} is collected over the steps and must be a tensor, but is {type!r}")
-        if not runs:
-            type = _common(type, empty[i]) if i < len(empty) else TensorType(type.dtype, None)
-        found.append(_stacked(type, axis, length, what))
+        item = outside(type, known)
+        assert isinstance(item, Out)
+        if known is None:
+            item = _common(item, empty[i]) if i < len(empty) else Out(type.dtype, None)
+        found.append(_stacked(item, axis, length, what))
     return found
 
 
-def _common(type: TensorType, empty: Type) -> TensorType:
+def _common(item: Out, empty: Type) -> Out:
     """Of the sizes in a step those that are the same where there is none."""
-    if not isinstance(empty, TensorType) or type.shape is None or empty.shape is None:
-        return TensorType(type.dtype, None)
-    if len(type.shape) != len(empty.shape):
-        return TensorType(type.dtype, None)
-    dims = tuple(a if a == b else Sym(-1) for a, b in zip(type.shape, empty.shape, strict=True))
-    return TensorType(type.dtype, dims)  # the sym stands for any: only numbers come out
+    if not isinstance(empty, TensorType) or item.shape is None or empty.shape is None:
+        return Out(item.dtype, None)
+    if len(item.shape) != len(empty.shape):
+        return Out(item.dtype, None)
+    return Out(item.dtype, tuple(a if a == b else None for a, b in zip(item.shape, empty.shape, strict=True)))
 
 
-def _stacked(type: TensorType, axis: int, length: Dim | None, what: str) -> Result:
+def _stacked(item: Out, axis: int, length: Dim | None, what: str) -> Out:
     """What a body gives in each step, as one tensor with a new axis."""
-    if type.shape is None:
-        return Out(type.dtype, None)
-    rank = len(type.shape) + 1
+    if item.shape is None:
+        return item
+    rank = len(item.shape) + 1
     if not -rank <= axis < rank:
         raise InferError(f"axis {axis} of {what} is outside a tensor of rank {rank}")
-    shape = list(_numbers(type.shape) or ())
+    shape = list(item.shape)
     shape.insert(axis % rank, length)
-    return Out(type.dtype, tuple(shape))
+    return Out(item.dtype, tuple(shape))
 
 
 def _loop(ctx: Infer) -> list[Result]:
@@ -211,11 +219,18 @@ def _loop(ctx: Infer) -> list[Result]:
     body, carried = _body(ctx, "body", len(ctx.inputs)), ctx.inputs[2:split]
     if len(body.outputs) < 1 + len(carried):
         raise InferError(f"the body gives {len(body.outputs)} values, but carries {len(carried)} and a condition")
-    runs, first = _surely_runs(ctx), 1 + len(carried)
-    return [
-        *_all_carried(ctx, body, carried, (2, 1), runs, "carried value"),
-        *_all_stacked(ctx, body, first, (0,) * (len(body.outputs) - first), None, runs),
-    ]
+    first = 1 + len(carried)
+    known = _known_in_loop(ctx, body, carried, (2, 1))
+
+    def results(runs: bool) -> list[Result]:
+        axes = (0,) * (len(body.outputs) - first)
+        return [
+            *_all_carried(body, carried, 1, known, runs, "carried value"),
+            *_all_stacked(ctx, body, first, axes, None, known if runs else None),
+        ]
+
+    careful, hopeful = results(runs=False), results(runs=True)
+    return hopeful if hopeful != careful and _surely_runs(ctx) else careful
 
 
 def _per(ctx: Infer, name: str, count: int) -> tuple[int, ...]:
@@ -248,13 +263,19 @@ def _scan(ctx: Infer) -> list[Result]:
         if shape is not None:
             length = _same_length(length, shape[ctx.axis(axis, len(shape))])
     _per(ctx, "scan_input_directions", len(scanned))
-    count, runs = len(body.outputs) - len(first), isinstance(length, int) and length > 0
+    count = len(body.outputs) - len(first)
     axes = _per(ctx, "scan_output_axes", count)
     _per(ctx, "scan_output_directions", count)
-    return [
-        *_all_carried(ctx, body, first, (0, 0), runs, "state"),
-        *_all_stacked(ctx, body, len(first), axes, length, runs),
-    ]
+    known = _known_in_loop(ctx, body, first, (0, 0))
+
+    def results(runs: bool) -> list[Result]:
+        return [
+            *_all_carried(body, first, 0, known, runs, "state"),
+            *_all_stacked(ctx, body, len(first), axes, length, known if runs else None),
+        ]
+
+    careful, hopeful = results(runs=False), results(runs=True)
+    return hopeful if hopeful != careful and length is not None and ctx.dims.is_positive(length) else careful
 
 
 def _same_length(a: Dim | None, b: Dim) -> Dim:
@@ -279,10 +300,11 @@ def _scan_batched(ctx: Infer) -> list[Result]:
         type = body.type(value)
         if not isinstance(given, TensorType) or not isinstance(type, TensorType):
             raise InferError(f"state {i} must be a tensor")
-        results.append(join(given, _stacked(type, 0, batch, f"state {i}"), f"state {i}"))
+        state = outside(type)
+        assert isinstance(state, Out)
+        results.append(join(given, _stacked(state, 0, batch, f"state {i}"), f"state {i}"))
     axes = (0,) * (len(body.outputs) - len(first))
-    for row in _all_stacked(ctx, body, len(first), axes, length, runs=False):
-        assert isinstance(row, Out)
+    for row in _all_stacked(ctx, body, len(first), axes, length):
         results.append(row if row.shape is None else Out(row.dtype, (batch, *row.shape)))
     return results
 

@@ -133,7 +133,7 @@ def evaluate_plainly(graph: Graph, weights: Weights, inputs: Sequence[Array]) ->
         values.update(zip(_results(node), map(np.asarray, _plainly(node, given)), strict=False))
         del given
         for value in unneeded:
-            del values[value]
+            values.pop(value, None)  # a result may be left out
     return [values[value] for value in graph.outputs]
 
 

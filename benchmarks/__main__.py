@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import json
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
@@ -12,7 +15,7 @@ from pathlib import Path
 
 from benchmarks.callers import callers_benchmark
 from benchmarks.cases import check_names
-from benchmarks.effort import CONTENDERS, Effort
+from benchmarks.effort import CONTENDERS, Effort, tell
 from benchmarks.load import load_benchmark
 from benchmarks.models import models_benchmark, real_benchmark
 from benchmarks.overhead import overhead_benchmark
@@ -47,14 +50,34 @@ def main() -> None:
     )
     check_names(effort.cases)
     head = heading()
-    print(", ".join(f"{key} {text}" for key, text in head.items()))
     record: dict[str, object] = {"heading": head}
     for name in arguments.names or BENCHMARKS:
-        began = time.monotonic()
-        record[name] = BENCHMARKS[name][0](effort)
-        print(f"\n{name} took {(time.monotonic() - began) / 60:.1f} minutes", flush=True)
-        if arguments.json:  # after each: a long run that is cut off has not been for nothing
+        began, printed = time.monotonic(), Printed()
+        with contextlib.redirect_stdout(printed):
+            print(f"\n{', '.join(f'{key} {text}' for key, text in head.items())}.")
+            record[name] = BENCHMARKS[name][0](effort)
+        tell(f"{name} took {(time.monotonic() - began) / 60:.1f} minutes")
+        # After each: a long run that is cut off has not been for nothing.
+        if arguments.json:
             arguments.json.write_text(json.dumps(record, indent=1))
+        if arguments.doc:
+            arguments.doc.write_text(filled(arguments.doc.read_text(), name, printed.getvalue()))
+
+
+class Printed(io.StringIO):
+    """What is printed, which also goes to where it always does."""
+
+    def write(self, text: str) -> int:
+        sys.__stdout__.write(text)
+        sys.__stdout__.flush()
+        return super().write(text)
+
+
+def filled(document: str, name: str, text: str) -> str:
+    """A document with this text between its marks for a benchmark; as it was where it has none."""
+    begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->\n"
+    before, found, rest = document.partition(begin)
+    return f"{before}{begin}{text.strip()}\n\n{end}{rest.partition(end)[2]}" if found and end in rest else document
 
 
 def parse() -> argparse.Namespace:
@@ -77,11 +100,12 @@ def parser() -> argparse.ArgumentParser:
     add("names", nargs="*", choices=[[], *BENCHMARKS], default=[], metavar="NAME", help="one of those below")
     add("--quick", action="store_true", help=f"a short look, which says little: {_quick_text()}")
     add("--rounds", type=int, help="rounds of each")
-    add("--seconds", type=float, default=0.5, help="length of a round of `models` and `real` (0.5)")
-    add("--starts", type=int, default=3, help="fresh processes for first answers (3)")
-    add("--calls", type=int, help="calls of `traffic` (2000)")
+    add("--seconds", type=float, default=0.3, help="length of a round of `models`, `real` and `callers` (0.3)")
+    add("--starts", type=int, default=2, help="fresh processes for first answers (2)")
+    add("--calls", type=int, help="calls of `traffic` (2000 of the small encoder, 500 of the large one)")
     add("--cases", default="", help="of `models`, `real`, `traffic` and `load`: mlp-64,silero_vad; mlp means all of it")
     add("--contenders", default=CONTENDERS, help=f"separated by commas ({CONTENDERS})")
+    add("--doc", type=Path, help="also fill the tables into this document, between the marks that it has for each")
     add("--json", type=Path, help="also write all figures to this file")
     add("--plot", type=Path, help="also draw `models` as SVG, and `real` beside it")
     return found

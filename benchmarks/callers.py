@@ -36,7 +36,7 @@ ROUNDS = 5
 
 def callers_benchmark(effort: Effort) -> dict[str, object]:
     """Prints one row a model and contender: calls a second, the median of rounds with quartiles, and the gain."""
-    print("\ncalls a second of one model that computes on one thread: median (quartiles)")
+    print("\nCalls a second of one model that computes on one thread: median (quartiles).\n")
     print(header("case", "contender", *(f"{count} callers" for count in CALLERS), "gain"))
     record: dict[str, object] = {}
     for case in CASES:

@@ -20,6 +20,7 @@ from typing import Any
 from benchmarks.cases import real_cases
 from benchmarks.effort import Effort
 from benchmarks.rounds import Figures, middle, spread
+from benchmarks.tables import header, row
 
 CONTENDERS = ("tierup cold", "tierup warm", "onnxruntime")
 ROUNDS = 3
@@ -27,8 +28,8 @@ ROUNDS = 3
 
 def load_benchmark(effort: Effort) -> dict[str, object]:
     """Prints one row a model and contender: median milliseconds with quartiles, and MiB."""
-    print("\nfrom the start of the process, ms: median (quartiles); memory above what importing NumPy takes, MiB")
-    print(f"{'model':20} {'contender':12} {'import':>7} {'load':>7} {'first answer':>22} {'peak':>7}")
+    print("\nFrom the start of the process, ms: median (quartiles); memory above what importing NumPy takes, MiB.\n")
+    print(header("model", "contender", "import", "load", "first answer", "peak"))
     record: dict[str, object] = {}
     for case in real_cases(effort.cases):
         if case.inputs is None:
@@ -37,9 +38,9 @@ def load_benchmark(effort: Effort) -> dict[str, object]:
         record[case.name] = results
         for contender, figures in results.items():
             low, high = spread(figures["total_ms"])
-            total = f"{middle(figures['total_ms']):.0f} ({low:.0f}-{high:.0f})"
-            parts = " ".join(f"{middle(figures[key]):7.0f}" for key in ("import_ms", "load_ms"))
-            print(f"{case.name:20} {contender:12} {parts} {total:>22} {middle(figures['peak_mib']):7.0f}")
+            total = f"{middle(figures['total_ms']):.0f} ({low:.0f}–{high:.0f})"
+            parts = (f"{middle(figures[key]):.0f}" for key in ("import_ms", "load_ms"))
+            print(row(case.name, contender, *parts, total, f"{middle(figures['peak_mib']):.0f}"))
     return record
 
 

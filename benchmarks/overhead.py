@@ -11,6 +11,7 @@ from onnx import TensorProto, helper
 
 from benchmarks.effort import Effort
 from benchmarks.rounds import interleaved, middle, spread
+from benchmarks.tables import header, row
 
 CONTENDERS = ("tierup keywords", "tierup", "tierup session", "onnxruntime")
 
@@ -24,8 +25,8 @@ def overhead_benchmark(effort: Effort) -> dict[str, object]:
         onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), model)
         np.savez(inputs, x=np.ones(1, np.float32))
         results = interleaved(CONTENDERS, model, inputs, effort.rounds or 5)
-    print("\none call of an Identity model, µs: median (quartiles)")
+    print(f"\n{header('one call of an Identity model', 'µs')}")
     for contender, figures in results.items():
         low, high = spread(figures["call_s"])
-        print(f"{contender:16} {middle(figures['call_s']) * 1e6:7.2f} ({low * 1e6:.2f}-{high * 1e6:.2f})")
+        print(row(contender, f"{middle(figures['call_s']) * 1e6:.2f} ({low * 1e6:.2f}–{high * 1e6:.2f})"))
     return {"identity": results}

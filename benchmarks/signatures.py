@@ -33,7 +33,7 @@ ROUNDS, REPEATS = 4, 5
 
 def signatures_benchmark(effort: Effort) -> dict[str, object]:
     """Prints one row a model: microseconds, the median over lengths with quartiles, of all processes."""
-    print("\nthe first call of a length, µs above the median of later calls of it, over 120 lengths")
+    print("\nThe first call of a length, µs above the median of later calls of it, over 120 lengths.\n")
     print(header("model", "later calls", "first call, extra", "worst tenth above"))
     record: dict[str, object] = {}
     for model in CASES:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tierup.bench.record import Entry, Figures, Record, Spread, geometric_mean
+from tierup.bench.record import OURS, Entry, Figures, Record, Spread, geometric_mean
 from tierup.bench.text import digits
 
 LOUD_SHARE = 0.05  # other work from which a row says that it was disturbed
@@ -18,18 +18,29 @@ def header(*cells: str) -> str:
     return f"{row(*cells)}\n|{' --- |' * len(cells)}"
 
 
-def print_summary(records: Mapping[str, Record]) -> None:
-    """One row a case: the median call of everybody, and the ratio with the best peer."""
+def print_summary(records: Mapping[str, Record], goals: Mapping[str, float] | None = None) -> None:
+    """One row a case: the median call of everybody, the ratio with the best peer, and what that should be."""
     contenders = list(dict.fromkeys(entry.contender for record in records.values() for entry in record.entries))
-    print(f"\n{header('case, µs', *contenders, 'best peer ÷ Tierup')}")
+    print(f"\n{header('case, µs', *contenders, 'best peer ÷ Tierup', *(['goal'] if goals else []))}")
     for case, record in records.items():
         entries = {entry.contender: entry for entry in record.entries}
         cells = [_call_cell(entries[name]) for name in contenders]
-        print(row(case, *cells, ratio_cell(record) + disturbed_text(record)))
+        settled = _call_note(entries[OURS]) if OURS in entries else ""
+        goal = [_goal_cell(record, goals[case])] if goals else []
+        print(row(case, *cells, ratio_cell(record) + disturbed_text(record) + settled, *goal))
 
 
 def _call_cell(entry: Entry) -> str:
     return spread_cell(entry.figures.call_us) if entry.figures else entry.status
+
+
+def _goal_cell(record: Record, goal: float) -> str:
+    reached = record.ratio is not None and record.ratio.ratio.high >= goal
+    return f"{goal:g}" if reached else f"{goal:g}, missed"
+
+
+def _call_note(entry: Entry) -> str:
+    return ", not settled" if entry.figures and entry.figures.details.get("settled") is False else ""
 
 
 def print_mean(records: Mapping[str, Record]) -> None:
@@ -72,7 +83,7 @@ def print_traffic(record: Record) -> None:
         cells = ["-" if us is None else digits(us / 1e3) for us in tails]
         first = (first_cell(found), *memory_cells(found), answers_cell(entry))
         print(row(entry.contender, spread_cell(found.total_s), *cells, *first))
-    print(f"\nbest peer ÷ Tierup, all calls: {ratio_cell(record)}{disturbed_text(record)}")
+    print(f"\nbest peer ÷ Tierup, all calls: {ratio_cell(record)}{disturbed_text(record)}{_settled_text(record)}")
 
 
 def spread_cell(spread: Spread) -> str:
@@ -105,6 +116,11 @@ def ratio_cell(record: Record) -> str:
     if record.ratio is None:
         return f"none: {record.why_no_ratio}"
     return f"{spread_cell(record.ratio.ratio)} {record.ratio.peer}"
+
+
+def _settled_text(record: Record) -> str:
+    found = record.measured.get(OURS)
+    return ", not settled when the cache was filled" if found and found.details.get("settled") is False else ""
 
 
 def disturbed_text(record: Record) -> str:

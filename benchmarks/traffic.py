@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.cases import model_path, source
-from benchmarks.effort import SEED, SETS, Effort, options
+from benchmarks.effort import SEED, SETS, Effort, options, tell
 from benchmarks.tables import print_traffic
 from tierup.bench.record import Cache
 from tierup.bench.replay import measure_traffic
@@ -11,23 +11,26 @@ from tierup.bench.traffic import parse_traffic
 from tierup.cli.bench import TRAFFIC_CALLS, Inputs
 
 TRAFFIC = "ids=1,8..128"
-RUNS = {"bert_mini": 3, "bert_base": 1}  # 2,000 calls of the large one take a minute and a half
+CASES = {
+    "bert_mini": (3, TRAFFIC_CALLS),
+    "bert_base": (1, 500),
+}  # runs and calls: 500 of the large one take half a minute
 CACHES: tuple[Cache, ...] = ("warm", "empty")
 
 
 def traffic_benchmark(effort: Effort) -> dict[str, object]:
     """Prints, for each model and state of the cache, one row a contender."""
     record: dict[str, object] = {}
-    for model, runs in RUNS.items():
+    for model, (runs, usual) in CASES.items():
         if effort.cases and model not in effort.cases:
             continue
-        path, count = model_path(model), effort.calls or TRAFFIC_CALLS
+        path, count = model_path(model), effort.calls or usual
         calls = parse_traffic(TRAFFIC).shapes(count, SEED, count)
-        print(f"measuring {count} calls of {model}, {TRAFFIC}", flush=True)
+        tell(f"measuring {count} calls of {model}, {TRAFFIC}")
         settings = options(effort, path, source(model), runs)
         found = measure_traffic(settings, *Inputs(path, [], [], SETS, SEED).for_traffic(calls), CACHES)
         for cache, one in found.items():
-            print(f"\n{count} calls of {model}, {TRAFFIC}, {one.rounds} cold processes, cache {cache}")
+            print(f"\n{count} calls of {model}, `{TRAFFIC}`, {one.rounds} cold processes, cache {cache}:")
             print_traffic(one)
         record[model] = {cache: one.to_dict() for cache, one in found.items()}
     return record

@@ -30,6 +30,16 @@ def test_every_row_is_there_and_inside_the_picture() -> None:
     assert points[0] < points[1]
 
 
+def test_every_colour_has_one_for_dark_screens() -> None:
+    text = plot({"m": record(*(entry(name, [2, 3]) for name in TABLE))}, "t")
+    light, dark = text.split("<style>")[1].split("</style>")[0].split("@media (prefers-color-scheme: dark)")
+    used = {element.get("class") for element in ElementTree.fromstring(text).iter() if element.get("class")}
+    assert set(TABLE) | {"ink", "paper", "line", "grey"} <= used
+    for name in used:
+        assert f".{name} {{" in light
+        assert f".{name} {{" in dark
+
+
 def test_a_plot_without_figures_is_still_one() -> None:
     root = ElementTree.fromstring(plot({"m": record(missing(TABLE["tierup"], "why"))}, "t"))
     assert "why" in [text.text for text in root.iter(f"{SVG}text")]

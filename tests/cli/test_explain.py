@@ -115,7 +115,7 @@ def test_the_figures_as_json(perceptron: Path, tmp_path: Path) -> None:
     found = record(perceptron, tmp_path, "--shape", "x=7,20")
     assert set(found) == {
         "model", "machine", "inputs", "target", "threads", "calls", "call_us", "parts_us", "rest_us", "holds",
-        "broken", "kernels", "regions", "alone", "views", "not_needed", "refused", "memory",
+        "broken", "kernels", "regions", "alone", "views", "not_needed", "refused", "memory", "functions",
     }  # fmt: skip
     first, _, last = found["regions"]
     assert set(first) == {
@@ -266,3 +266,32 @@ def test_help_shows_an_example() -> None:
     assert result.exit_code == 0
     assert "Example: tierup explain" in result.output
     assert "--html" not in result.output
+
+
+def test_the_function_that_is_closed_to_the_call_stands_beside_the_open_one(perceptron: Path, tmp_path: Path) -> None:
+    found = record(perceptron, tmp_path, "--shape", "x=6,20")
+    opened, closed = found["functions"]
+    assert (opened["tier"], opened["signature"]) == (1, None)
+    assert (closed["tier"], closed["signature"]) == (2, [[6, 20]])
+    for row in (opened, closed):
+        assert row["regions"] == 3
+        assert row["kernels_us"] > 0
+        assert row["call_us"] > 0
+    assert "[6, 20]" in shown(perceptron, "--shape", "x=6,20")
+
+
+def test_closed_regions_have_no_open_sizes(perceptron: Path, tmp_path: Path) -> None:
+    opened = record(perceptron, tmp_path, "--shape", "x=6,20")["regions"][0]
+    closed = record(perceptron, tmp_path, "--shape", "x=6,20", "--closed")["regions"][0]
+    assert opened["domain"] == closed["domain"] == [6, 64]
+    assert opened["open"][0] is not None
+    assert closed["open"] == [None, None]
+    output = shown(perceptron, "--shape", "x=6,20", "--closed", "--region", "0")
+    assert "tier 2" in output
+    assert "none: every size is closed" in output
+
+
+def test_without_open_sizes_there_is_nothing_to_close(tmp_path: Path) -> None:
+    path = saved(model([node("Relu", ["x"], ["y"])], [value("x", [4, 8])], [value("y", [4, 8])]), tmp_path)
+    assert "no open sizes" in refusal(path, "--closed")
+    assert len(record(path, tmp_path)["functions"]) == 1

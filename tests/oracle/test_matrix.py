@@ -17,6 +17,7 @@ from tierup.ir.infer import InferError
 from tierup.ir.ops.matrix import parse_einsum
 from tierup.ir.types import Array, DType
 from tierup.reference.evaluate import evaluate
+from tierup.reference.matrix import matmul
 
 RNG = np.random.default_rng(3)
 FLOATS = (np.float64, np.float32, np.float16, ml_dtypes.bfloat16)
@@ -285,3 +286,18 @@ def test_flex_attention_runs_its_bodies() -> None:
     (result,) = evaluate(builder.finish([y]), weights, [q, k, v])
     exact = naive_attention(q, k, v, lambda *_: True, no_mask, 2 / np.sqrt(8), 0.0)
     np.testing.assert_allclose(result, exact, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_large_matrices_that_begin_between_borders(turned: bool) -> None:
+    """As weights of a mapped file do: multiplied and looked up as they lie, with the same answers."""
+    b = f(600, 500)
+    shifted = np.frombuffer(b"\0" + b.tobytes(), np.uint8)[1:].view(np.float32).reshape(b.shape)
+    assert not shifted.flags.aligned
+    a, ids = f(2, 3, 500 if turned else 600), np.array([[3, 0, -1]])
+    if turned:
+        b, shifted = b.T, shifted.T
+    # Sums of some 600 products in f32, against f64: their roundings grow with the root of the length.
+    np.testing.assert_allclose(matmul(a, shifted), a.astype(np.float64) @ b, rtol=1e-4, atol=1e-4)
+    for axis in (0, 1):
+        assert np.array_equal(one("Gather", shifted, ids, axis=axis), np.take(b, ids, axis))

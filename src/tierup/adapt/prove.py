@@ -49,6 +49,7 @@ _RMS_ELEMS = 64  # with fewer, one lucky rounding of the baseline's decides
 _WANTED_ELEMS = 512  # to judge, and to compare; small regions are tried more often
 _LAPS, _MORE_ROUNDS = 8, 16
 _LARGE_ELEMS = 1 << 20  # an evaluation of more takes some tens of ms: then a few rounds have to do
+_HUGE_ELEMS = 1 << 25  # an evaluation of more takes seconds, since each of its values takes more than the caches
 _JUDGED_SHARE = 0.1  # where less than this can be compared, nothing was proved
 
 
@@ -90,7 +91,9 @@ ROUNDS = (
     Round("positive", "mixed"),
     Round("normal", "larger", shift=5, pieces=2),
 )
-_FEW_ROUNDS = 7
+_FEW_ROUNDS = ROUNDS[:7]
+# Closed sizes alone make a case that large: the same program with open sizes has gone through all rounds.
+_LEAST_ROUNDS = (_COMPARED, Round("wide", "ragged", shift=1, pieces=3))
 
 
 class Refused(Exception):
@@ -167,7 +170,8 @@ class _Attempt:
         closed = self._case.open_sizes == 0
         if draw_sizes(self._case, np.random.default_rng(self._seed), "typical") is None:
             raise Refused(f"no sizes were found for which the shapes of the region agree: {why_unfit(self._case)}")
-        rounds = ROUNDS[:_FEW_ROUNDS] if least_elements(self._case) > _LARGE_ELEMS else ROUNDS
+        least = least_elements(self._case)
+        rounds = _LEAST_ROUNDS if least > _HUGE_ELEMS else _FEW_ROUNDS if least > _LARGE_ELEMS else ROUNDS
         for round in rounds:
             same = closed and round.sizes in ("one", "mixed", "none")
             if not same:

@@ -117,6 +117,7 @@ def _with_plan_from_worker(climb: Climb, prove: Prove | None) -> None:
         learned.keep("refused", str(error))
         raise
     origin = climb.origin()
+    origin.release_pages()  # what the baseline read, lest weights be in memory twice while they are packed
     warm = restore(plans.open(source, entry), origin, config, climb.constants)
     climb.go_live(warm.program, warm.serving, tried)
     learned.keep("swapped", "")

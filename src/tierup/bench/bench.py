@@ -96,7 +96,7 @@ class Bench:
 
     def _new_cache(self, contender: Contender, folder: Path) -> str:
         """Tierup finds in it what is known of the machine, as on one where it ran other models."""
-        folder.mkdir()
+        folder.mkdir(mode=0o700)  # nobody keeps anything where others may write
         data_dir = Config().data_dir
         if contender.name == OURS and data_dir is not None and (data_dir / "machines").is_dir():
             shutil.copytree(data_dir / "machines", folder / "machines")

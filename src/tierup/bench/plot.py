@@ -1,4 +1,7 @@
-"""A plot of records as one SVG file that needs nothing else: a row a contender, on a logarithmic axis of time."""
+"""A plot of records as one SVG file that needs nothing else: a row a contender, on a logarithmic axis of time.
+
+It is light or dark as its reader's screen is.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +12,22 @@ from html import escape
 from tierup.bench.record import Entry, Record
 from tierup.bench.text import spread_text, time_text
 
+# On white and on black; a contender and the one derived from it are of one hue.
 _COLOURS = {
-    "tierup": "#0b6e4f",
-    "onnxruntime": "#1f5fa8",
-    "onnxruntime-bound": "#7fa8d4",
-    "openvino": "#8a3ab9",
-    "openvino-bf16": "#c59ae0",
-    "torch-eager": "#e0905a",
-    "torch-compile": "#c8500f",
+    "tierup": ("#0b6e4f", "#3ecf9b"),
+    "onnxruntime": ("#1f5fa8", "#6fb1f5"),
+    "onnxruntime-bound": ("#7fa8d4", "#3f6fa3"),
+    "openvino": ("#8a3ab9", "#c98af0"),
+    "openvino-bf16": ("#c59ae0", "#7d4fa0"),
+    "torch-eager": ("#e0905a", "#a8622f"),
+    "torch-compile": ("#c8500f", "#ff9a5c"),
+    "ink": ("#222222", "#e6e6e6"),
+    "grey": ("#666666", "#a0a0a0"),
+    "line": ("#dddddd", "#3a3a3a"),
+    "wrong": ("#b00020", "#ff6b81"),
+    "paper": ("#ffffff", "#161616"),
 }
 _LEFT, _RIGHT, _ROW, _WIDTH = 160, 190, 22, 900
-_INK, _GREY, _LINE = "#222222", "#666666", "#dddddd"
 _FONT = "font-family='Helvetica, Arial, sans-serif'"
 
 
@@ -54,10 +62,11 @@ def plot(records: Mapping[str, Record], title: str) -> str:
     bottom = height - 34
     parts = [
         f"<svg xmlns='http://www.w3.org/2000/svg' width='{_WIDTH}' height='{height}' viewBox='0 0 {_WIDTH} {height}'>",
-        f"<rect width='{_WIDTH}' height='{height}' fill='white'/>",
+        f"<style>{_style()}</style>",
+        f"<rect class='paper' width='{_WIDTH}' height='{height}'/>",
         _text(16, 26, title, size=16, weight="bold"),
         _text(
-            16, 46, "one call: median (point), quartiles over rounds (bar), p99 (line); less is better", colour=_GREY
+            16, 46, "one call: median (point), quartiles over rounds (bar), p99 (line); less is better", colour="grey"
         ),
         *_grid(axis, top, bottom),
     ]
@@ -71,6 +80,15 @@ def plot(records: Mapping[str, Record], title: str) -> str:
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
+def _style() -> str:
+    """A class for each colour; another set of them for dark screens."""
+    light, dark = (
+        " ".join(f".{name} {{ fill: {pair[index]}; stroke: {pair[index]} }}" for name, pair in _COLOURS.items())
+        for index in (0, 1)
+    )
+    return f"{light} @media (prefers-color-scheme: dark) {{ {dark} }}"
+
+
 def _extent(entry: Entry) -> list[float]:
     found = entry.figures
     return [found.call_us.low, found.call_us.high, found.p99_us] if found is not None else []
@@ -79,29 +97,29 @@ def _extent(entry: Entry) -> list[float]:
 def _grid(axis: _Axis, top: float, bottom: float) -> Iterator[str]:
     for us, label in axis.ticks():
         x = axis.x(us)
-        yield f"<line x1='{x:.1f}' x2='{x:.1f}' y1='{top}' y2='{bottom}' stroke='{_LINE}' stroke-width='1'/>"
+        yield f"<line x1='{x:.1f}' x2='{x:.1f}' y1='{top}' y2='{bottom}' class='line' stroke-width='1'/>"
         if label:
-            yield _text(x, bottom + 18, label, anchor="middle", colour=_GREY)
+            yield _text(x, bottom + 18, label, anchor="middle", colour="grey")
 
 
 def _row(axis: _Axis, entry: Entry, y: float) -> Iterator[str]:
-    middle, colour = y + _ROW / 2, _COLOURS.get(entry.contender, _INK)
+    middle, colour = y + _ROW / 2, entry.contender if entry.contender in _COLOURS else "ink"
     yield _text(_LEFT - 10, middle + 4, entry.contender, anchor="end")
     found = entry.figures
     if found is None:
-        yield _text(_LEFT + 6, middle + 4, entry.why or entry.status, colour=_GREY, limit=90)
+        yield _text(_LEFT + 6, middle + 4, entry.why or entry.status, colour="grey", limit=90)
         return
     call = found.call_us
     low, median, high, tail = (axis.x(us) for us in (call.low, call.median, call.high, found.p99_us))
-    thin = f"stroke='{colour}' stroke-width='1.2'"
+    thin = f"class='{colour}' stroke-width='1.2'"
     yield f"<line x1='{median:.1f}' x2='{tail:.1f}' y1='{middle}' y2='{middle}' {thin}/>"
     yield f"<line x1='{tail:.1f}' x2='{tail:.1f}' y1='{middle - 4}' y2='{middle + 4}' {thin}/>"
     bar = f"x='{low:.1f}' y='{middle - 4}' width='{max(1.0, high - low):.1f}' height='8'"
-    yield f"<rect {bar} fill='{colour}' fill-opacity='0.45'/>"
-    yield f"<circle cx='{median:.1f}' cy='{middle}' r='4' fill='{colour}'/>"
+    yield f"<rect {bar} class='{colour}' stroke-width='0' fill-opacity='0.45'/>"
+    yield f"<circle cx='{median:.1f}' cy='{middle}' r='4' class='{colour}' stroke-width='0'/>"
     wrong = found.answers is not None and not found.answers.agrees
     words = spread_text(found.call_us) + (", answers differ" if wrong else "")
-    yield _text(_WIDTH - _RIGHT + 12, middle + 4, words, colour="#b00020" if wrong else _INK)
+    yield _text(_WIDTH - _RIGHT + 12, middle + 4, words, colour="wrong" if wrong else "ink")
 
 
 def _text(
@@ -112,11 +130,11 @@ def _text(
     size: int = 12,
     weight: str = "normal",
     anchor: str = "start",
-    colour: str = _INK,
+    colour: str = "ink",
     limit: int = 120,
 ) -> str:
     shown = words if len(words) <= limit else words[: limit - 1] + "…"
     return (
         f"<text x='{x:.1f}' y='{y:.1f}' {_FONT} font-size='{size}' font-weight='{weight}' text-anchor='{anchor}' "
-        f"fill='{colour}'>{escape(shown)}</text>"
+        f"stroke-width='0' class='{colour}'>{escape(shown)}</text>"
     )

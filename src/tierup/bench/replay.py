@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -33,6 +34,8 @@ class _Runs:
     contender: Contender
     cache: Cache
     trials: list[Trial]
+    details: dict[str, Any] = field(default_factory=dict)
+    """What it said about itself when its cache was filled."""
     times_ns: list[Array] = field(default_factory=list)
     starts: list[Stages] = field(default_factory=list)
     memory: MemoryUse | None = None
@@ -63,13 +66,15 @@ def measure_traffic(
 
 def _prepare(bench: Bench, contender: Contender, caches: Sequence[Cache]) -> list[_Runs]:
     """The contender once for each state of the cache that makes a difference to it, with the best settings."""
+    details: dict[Cache, dict[str, Any]] = {}
     try:
         trials = try_settings(bench, contender, _try) if contender.has_choice(bench.threads) else []
         if contender.cache != "none" and "warm" in caches:
-            _fill(bench, contender, _settings(bench, contender, trials))
+            details["warm"] = _fill(bench, contender, _settings(bench, contender, trials))
     except Lost as lost:
         return [_Runs(contender, cache, [], lost=str(lost)) for cache in caches]
-    return [_Runs(contender, cache, trials) for cache in (caches[:1] if contender.cache == "none" else caches)]
+    states = caches[:1] if contender.cache == "none" else caches
+    return [_Runs(contender, cache, trials, details.get(cache, {})) for cache in states]
 
 
 def _settings(bench: Bench, contender: Contender, trials: Sequence[Trial]) -> Settings:
@@ -84,13 +89,13 @@ def _try(bench: Bench, contender: Contender, settings: Settings) -> float:
     return float(np.median(bench.times(TIMES))) / 1e3
 
 
-def _fill(bench: Bench, contender: Contender, settings: Settings) -> None:
+def _fill(bench: Bench, contender: Contender, settings: Settings) -> dict[str, Any]:
     """A run whose process leaves on disk what it compiled. Tierup settles, so that what it learned is there too."""
     bench.options.say(f"filling the cache of {contender.name}")
     with Process(_job(bench, contender, settings, "warm")) as process:
         process.start()
         process.ask("replay", Done, order=ORDER, times=TIMES, answers=ANSWERS)
-        process.ask("settle", Settled, timeout_s=bench.options.settle_s)
+        return process.ask("settle", Settled, timeout_s=bench.options.settle_s).details
 
 
 def _run(bench: Bench, runs: _Runs) -> None:
@@ -120,7 +125,7 @@ def _record(bench: Bench, runs: Sequence[_Runs], cache: Cache) -> Record:
             continue
         settings = _settings(bench, one.contender, one.trials)
         row = figures(one.times_ns, "total", one.contender.version, settings, one.trials)
-        row.first_answer, row.memory = first_answer(one.starts), one.memory
+        row.first_answer, row.memory, row.details = first_answer(one.starts), one.memory, one.details
         bench.entries[one.contender.name] = measured(one.contender, row)
         answers[one.contender.name] = one.answers
     bench.compare_answers(answers)

@@ -14,6 +14,7 @@ from tierup.bench.record import FirstAnswer, failed, spread
 
 T = TypeVar("T")
 Stages = tuple[float, float, float, float]
+SLOW_START_MS = 5000.0  # a contender that compiles at every start is started once, and once with nothing on disk
 
 
 def stages_ms(spawned_ns: int, start: Start) -> Stages:
@@ -40,6 +41,8 @@ def measure_starts(bench: Bench, chosen: Mapping[Contender, Settings]) -> None:
             _start(bench, contender, chosen[contender], bench.warm_cache(contender))
     for turn in range(bench.options.starts):
         for contender in rotated(list(chosen), turn):
+            if any(sum(stages) > SLOW_START_MS for stages in warm[contender]):
+                continue
             found = _start(bench, contender, chosen[contender], bench.warm_cache(contender))
             if found is not None:
                 warm[contender].append(found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -11,16 +12,23 @@ from tierup.bench.contenders import Contender, Settings
 from tierup.bench.process import Lost
 from tierup.bench.record import Trial
 
+TRIALS_S = 20.0  # about as long as an encoder is compiled
+
 
 def try_settings(
     bench: Bench, contender: Contender, attempt: Callable[[Bench, Contender, Settings], float]
 ) -> list[Trial]:
     """What `attempt` (microseconds, or Lost) makes of each setting. Raises Lost where none of them can be run.
 
-    Attempts run in processes of their own, so that they add nothing to the memory of the one that is measured.
+    Attempts run in processes of their own, so that they add nothing to the memory of the one that is measured. Those
+    that compile take long: when the time for trials is over, what is left is not tried, and says so.
     """
-    trials = []
+    trials: list[Trial] = []
+    end = time.monotonic() + TRIALS_S
     for settings in contender.settings(bench.threads):
+        if time.monotonic() > end and any(trial.call_us is not None for trial in trials):
+            trials.append(Trial(settings, why_not=f"not tried: those before it took {TRIALS_S:.0f} s"))
+            continue
         bench.options.say(f"trying {contender.name} with {settings_text(settings)}")
         try:
             trials.append(Trial(settings, attempt(bench, contender, settings)))

@@ -134,6 +134,9 @@ def explain(
     region: Annotated[
         int | None, typer.Option(metavar="R", help="Show everything about one region, by its number in the table.")
     ] = None,
+    closed: Annotated[
+        bool, typer.Option("--closed", help="Show the function that is closed to this call's sizes (tier 2).")
+    ] = False,
     llvm: Annotated[bool, typer.Option("--llvm", help="With --region: also print its LLVM IR.")] = False,
     asm: Annotated[bool, typer.Option("--asm", help="With --region: also print its assembly.")] = False,
     input: Annotated[
@@ -148,7 +151,7 @@ def explain(
     """Show what was fused and what was not, and why; what each region costs, and how near it is to the roofline."""
     from tierup.cli.explain import Request, explain_model
 
-    explain_model(model, Request(input or [], shape or [], region, llvm, asm), json)
+    explain_model(model, Request(input or [], shape or [], region, llvm, asm, closed), json)
 
 
 @app.command(epilog="Example: tierup doctor --json machine.json")

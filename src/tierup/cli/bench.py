@@ -225,7 +225,7 @@ def _notes(entry: Entry) -> list[str]:
     tried = f", the best of {len(found.trials)} settings" if len(found.trials) > 1 else ""
     notes = [f"{found.version}, {settings_text(found.settings)}{tried}"]
     if found.details.get("settled") is False:
-        notes.append("not settled when it was measured (--settle gives it more time)")
+        notes.append("not settled when it was measured, or its cache filled (--settle gives it more time)")
     if found.answers is not None and not found.answers.agrees:
         rms = found.answers.relative_rms
         how = found.answers.why or ("not finite in the same places" if rms is None else f"relative RMS error {rms:.2g}")

@@ -13,16 +13,18 @@ from rich.markup import escape
 from rich.table import Table
 
 from tierup import _native
-from tierup.adapt.planning import make_plan
+from tierup.adapt.planning import Planned, make_plan
 from tierup.cli.inputs import OPEN_SIZES, gather_inputs
 from tierup.cli.show import brief, duration, write_json
 from tierup.config import Config
 from tierup.cost.roofline import peak_gflops
 from tierup.errors import InputError, StoreError
 from tierup.explain.explanation import Alone, Code, Explanation, Refused, Region, code_of, explain
+from tierup.explain.functions import FunctionRow, function_row, plan_closed
 from tierup.explain.probe import Probes, Run, Sounding
 from tierup.explain.recipe import Axis, Recipe
 from tierup.profile.machine import Machine, load_or_measure, measure
+from tierup.runtime.progress import Signature
 from tierup.session import Model, load
 
 _OPS_SHOWN, _PAIRS_SHOWN = 44, 6  # characters of ops, pairs of regions that one reason has parted
@@ -37,6 +39,16 @@ class Request:
     region: int | None
     llvm: bool
     asm: bool
+    closed: bool = False
+
+
+@dataclass(frozen=True)
+class _View:
+    """One function of the model, explained; `signature` is what it is closed to."""
+
+    planned: Planned
+    signature: Signature | None
+    explanation: Explanation
 
 
 def explain_model(path: Path, request: Request, json_file: Path | None) -> None:
@@ -48,25 +60,47 @@ def explain_model(path: Path, request: Request, json_file: Path | None) -> None:
     assert config.threads is not None
     model = load(path, config=config)
     planned = make_plan(model.imported)
-    _check_region(request.region, sum(len(function.kernels) for function in planned.compiled.all_functions))
+    if not request.closed:
+        _check_region(request.region, sum(len(function.kernels) for function in planned.compiled.all_functions))
     machine = _machine(config.data_dir)
     probes = Probes(planned, config.threads)
     values, run, soundings = _first_call(model, probes, request)
-    explanation = explain(planned, machine, config.threads, probes, soundings, probes.time(run))
+    views = [_View(planned, None, explain(planned, machine, config.threads, probes, soundings, probes.time(run)))]
+    if request.closed or request.region is None:
+        views += _closed_view(model, machine, config.threads, run)
+    if request.closed and len(views) == 1:
+        raise InputError("the model has no open sizes, so that there is no function to close them in; drop --closed")
+    shown = views[-1 if request.closed else 0]
     record = {
         "model": str(path),
         "machine": machine.key,
         "inputs": {name: brief(value) for name, value in values.items()},
     }
-    _print_head(console, path, values, explanation, machine)
+    _print_head(console, path, values, shown, machine)
     if request.region is None:
-        _print_all(console, explanation, machine)
-        write_json(json_file, {**record, **explanation.to_dict()})
+        rows = [function_row(view.explanation, view.signature) for view in views]
+        _print_all(console, shown.explanation, machine)
+        _print_functions(console, rows)
+        functions = msgspec.to_builtins(rows)
+        write_json(json_file, {**record, **shown.explanation.to_dict(), "functions": functions})
     else:
-        region = explanation.regions[request.region]
-        code = code_of(planned, region, request.llvm, request.asm)
-        _print_region(console, region, explanation, code)
+        _check_region(request.region, len(shown.explanation.regions))
+        region = shown.explanation.regions[request.region]
+        code = code_of(shown.planned, region, request.llvm, request.asm)
+        _print_region(console, region, shown.explanation, code)
         write_json(json_file, {**record, "region": msgspec.to_builtins(region), "code": msgspec.to_builtins(code)})
+
+
+def _closed_view(model: Model, machine: Machine, threads: int, run: Run) -> list[_View]:
+    """The function that is closed to the sizes of the call that was made; none where no size is open."""
+    ((shapes, _), *_) = model.signatures()
+    signature = tuple(shape for shape in shapes if shape is not None)
+    is_open = any(not isinstance(dim, int) for spec in model.inputs for dim in spec.shape or ())
+    if not is_open or len(signature) < len(shapes):
+        return []
+    planned = plan_closed(model.imported, signature)
+    probes = Probes(planned, threads)
+    return [_View(planned, signature, explain(planned, machine, threads, probes, probes.sound(run), probes.time(run)))]
 
 
 def _check_region(region: int | None, count: int) -> None:
@@ -101,13 +135,12 @@ def _first_call(model: Model, probes: Probes, request: Request) -> tuple[dict[st
     raise AssertionError("the last size returns or raises")
 
 
-def _print_head(
-    console: Console, path: Path, values: dict[str, Any], explanation: Explanation, machine: Machine
-) -> None:
+def _print_head(console: Console, path: Path, values: dict[str, Any], view: _View, machine: Machine) -> None:
+    explanation, tier = view.explanation, "tier 1" if view.signature is None else "tier 2, closed to this call's sizes"
     inputs = ", ".join(f"{name} {brief(value).split('  ')[0]}" for name, value in values.items())
     threads = _number(explanation.threads, "thread")
     console.print(
-        f"[bold]{escape(str(path))}[/bold]  tier 1, {explanation.target}, {threads}, called with "
+        f"[bold]{escape(str(path))}[/bold]  {tier}, {explanation.target}, {threads}, called with "
         f"{escape(inputs) or 'nothing'}",
         highlight=False,
     )
@@ -142,6 +175,24 @@ def _print_all(console: Console, explanation: Explanation, machine: Machine) -> 
     if explanation.refused:
         console.print(_refused_table(explanation.refused))
     _print_memory(console, explanation)
+
+
+def _print_functions(console: Console, rows: Sequence[FunctionRow]) -> None:
+    """The functions in short; nothing where there is one, which was shown."""
+    if len(rows) < 2:
+        return
+    table = _table("function", "for inputs", "regions", "kernels", "alone", "time in kernels", "call", "arena")
+    for row in rows:
+        shapes = [f"[{', '.join(map(str, shape))}]" for shape in row.signature or ()]
+        table.add_row(
+            f"tier {row.tier}",
+            escape(" ".join(shapes)) if row.signature is not None else "of any size",
+            *map(str, (row.regions, row.kernels, row.alone)),
+            _time(row.kernels_us),
+            _time(row.call_us),
+            _bytes(row.arena_bytes) if row.arena_bytes is not None else "",
+        )
+    console.print(table)
 
 
 def _print_time(console: Console, explanation: Explanation, machine: Machine) -> None:

@@ -99,13 +99,26 @@ def evaluate_bounded(graph: Graph, weights: Weights, inputs: Sequence[Array], un
     values.update((value, enter(value, array)) for value, array in zip(graph.inputs, inputs, strict=True))
     fresh = dict(values)
     with np.errstate(all="ignore"):
-        for node in graph.nodes:
+        for node, unneeded in zip(graph.nodes, _last_uses(graph), strict=True):
             outs = _results(node)
             given = [values[value] for value in node.inputs if value is not None]
             found = RULES[node.op](Step(node, _dtype(graph, outs[0]), unit), *given)
             for out, result in zip(outs, found if isinstance(found, tuple) else (found,), strict=True):
                 fresh[out], values[out] = result, overflowed(result, unit)
+            del given, found, result
+            for value in unneeded:
+                del values[value], fresh[value]
     return [fresh[value] for value in graph.outputs]
+
+
+def _last_uses(graph: Graph) -> list[list[ValueId]]:
+    """For each node the values that nobody needs after it: a large region has many, each as large as its result."""
+    last = {value: index for index, node in enumerate(graph.nodes) for value in (*node.inputs, *node.outputs)}
+    found: list[list[ValueId]] = [[] for _ in graph.nodes]
+    for value, index in last.items():
+        if value is not None and value not in graph.outputs:
+            found[index].append(value)
+    return found
 
 
 def evaluate_plainly(graph: Graph, weights: Weights, inputs: Sequence[Array]) -> list[Array]:
@@ -115,9 +128,12 @@ def evaluate_plainly(graph: Graph, weights: Weights, inputs: Sequence[Array]) ->
     """
     values = {value: weights[digest] for value, digest in graph.weights}
     values.update(zip(graph.inputs, inputs, strict=True))
-    for node in graph.nodes:
+    for node, unneeded in zip(graph.nodes, _last_uses(graph), strict=True):
         given = [values[value] for value in node.inputs if value is not None]
         values.update(zip(_results(node), map(np.asarray, _plainly(node, given)), strict=False))
+        del given
+        for value in unneeded:
+            values.pop(value, None)  # a result may be left out
     return [values[value] for value in graph.outputs]
 
 

@@ -11,6 +11,7 @@ from tierup.ir.ops.matrix import parse_einsum
 from tierup.ir.types import Array
 
 _EXACT = 1 << 53  # integers up to here are exact in f64, whose products run in BLAS; NumPy's integer ones do not
+_BLOCK_BYTES = 1 << 19  # of a matrix that are copied at once: they stay in the second-level cache
 
 
 def work_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
@@ -24,7 +25,19 @@ def matmul(a: Array, b: Array) -> Array:
     if a.dtype.kind in "iu":
         return integer_matmul(a, b).astype(a.dtype, copy=False)
     work = work_dtype(a.dtype)
-    return np.asarray(np.matmul(a.astype(work, copy=False), b.astype(work, copy=False))).astype(a.dtype, copy=False)
+    return _product(a.astype(work, copy=False), b.astype(work, copy=False)).astype(a.dtype, copy=False)
+
+
+def _product(a: Array, b: Array) -> Array:
+    """`np.matmul`, which copies the whole of a matrix that begins between two borders of its type, as those of a mapped
+    file may. That copy goes by blocks of columns here: it stays in the cache, and takes no memory to speak of."""
+    if b.flags.aligned or b.ndim != 2 or b.nbytes <= _BLOCK_BYTES or a.ndim < 2 or a.shape[-1] != b.shape[0]:
+        return np.asarray(np.matmul(a, b))
+    result = np.empty((*a.shape[:-1], b.shape[1]), b.dtype)
+    width = max(1, _BLOCK_BYTES // (b.shape[0] * b.itemsize))
+    for start in range(0, b.shape[1], width):
+        np.matmul(a, b[:, start : start + width].copy("K"), out=result[..., start : start + width])
+    return result
 
 
 def integer_matmul(a: Array, b: Array) -> Array:

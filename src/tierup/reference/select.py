@@ -35,7 +35,11 @@ def compress(node: Node, data: Array, condition: Array) -> Array:
 
 def gather(node: Node, data: Array, indices: Array) -> Array:
     axis = axis_of(node.attrs.get("axis", 0), data.ndim)
-    return np.take(data, _in_range(indices, data.shape[axis], axis), axis)
+    places = _in_range(indices, data.shape[axis], axis)
+    if data.flags.aligned:
+        return np.take(data, places, axis)
+    found: Array = data[(slice(None),) * axis + (places,)]  # `take` would copy the whole table first
+    return found
 
 
 def _elementwise(data: Array, indices: Array, axis: int) -> tuple[Array, ...]:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:  # a warm start needs none of them
     from tierup.store.records import CalloutRecord, PlanRecord
     from tierup.store.weights import StoredWeights
 
+_LARGE_BYTES = 1 << 20
+
 Callout = Callable[..., tuple[Any, ...]]
 RunGraph = Callable[["Graph", Sequence[Any]], list[Any]]
 
@@ -142,8 +144,9 @@ def _runner(weights: Any) -> RunGraph:
 
 
 def _aligned(array: Array) -> Array:
-    """A mapped weight may start at any byte; NumPy copies such an array in every product, so copy it once."""
-    return array if array.flags.aligned else array.copy()
+    """A mapped weight may start at any byte; NumPy copies such an array in many functions, so copy it once. Not large
+    matrices: products and lookups take them as they lie, and a copy of each would be as large as the model."""
+    return array if array.flags.aligned or (array.ndim == 2 and array.nbytes > _LARGE_BYTES) else array.copy()
 
 
 def _subset(weights: Weights, digests: Sequence[str]) -> Weights:

@@ -54,12 +54,22 @@ class Origin:
         with self._lock:
             if self.source is None or self._imported is None:
                 return
-            for view in self._imported.files.values():
-                if isinstance(view.obj, mmap.mmap):
-                    view.obj.madvise(mmap.MADV_DONTNEED)
+            _release_pages(self._imported)
             self._imported = None
+
+    def release_pages(self) -> None:
+        """Let go of the pages that the import touched; whoever reads them gets them again."""
+        with self._lock:
+            if self._imported is not None:
+                _release_pages(self._imported)
 
     def close(self) -> None:
         """Let go of everything."""
         with self._lock:
             self._closed, self._given, self._imported = True, None, None
+
+
+def _release_pages(imported: Imported) -> None:
+    for view in imported.files.values():
+        if isinstance(view.obj, mmap.mmap):
+            view.obj.madvise(mmap.MADV_DONTNEED)

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from tierup import _native
 from tierup.config import Config
 from tierup.errors import TierupError
-from tierup.events import Loaded, Queued, Swapped
+from tierup.events import Loaded, Quarantined, Queued, Swapped
 from tierup.runtime.feeds import Input, Output, check_feeds, native_inputs
 from tierup.runtime.origin import Origin
 from tierup.runtime.progress import Progress, Serving, Signature
@@ -23,7 +23,8 @@ if TYPE_CHECKING:  # a warm start needs none of them
 
     from tierup.adapt.background import Climb
     from tierup.adapt.care import Care
-    from tierup.adapt.messages import CallRecord
+    from tierup.adapt.messages import CallRecord, CheckedCall
+    from tierup.adapt.sampling import Sample
     from tierup.events import Events
     from tierup.frontends.onnx import Imported
     from tierup.report import Report
@@ -213,7 +214,62 @@ class _Session(_native.Runner):
 
     def sample_call(self, feeds: dict[str, Any], outputs: dict[str, Any], program: int) -> None:
         """Called by native code with a call that was just answered, now and then."""
-        self._caring().keep_sample(feeds)
+        care, source = self._caring(), self._origin.source
+        sample = care.take_sample(self, feeds, outputs, program)
+        live = self.program is not None and program == self.program.number and self._serving.kernels
+        if not live or self._progress.stopped:
+            return  # the next swap asks for the next one
+        from tierup.adapt.sampling import LIMIT_S, SAMPLER
+
+        if sample is None or source is None or not SAMPLER.check(sample, source, self._config, self._checked):
+            care.again(self, LIMIT_S)
+
+    def _checked(self, sample: Sample, found: CheckedCall | str) -> None:
+        """A worker has answered a sampled call again, or says why it could not."""
+        from tierup.adapt.sampling import LIMIT_S
+
+        care = self._caring()
+        if isinstance(found, str):
+            care.again(self, LIMIT_S)
+            return
+        reason = care.judge(sample, found)
+        if reason:
+            self._take_out(sample.program, sample.number, reason)
+        else:
+            care.again(self, found.seconds)
+
+    def _take_out(self, program: int, call: int, reason: str) -> None:
+        """Answer with the baseline from now on: a kernel of this program is wrong."""
+        from tierup.adapt.quarantine import quarantine, safe_program
+
+        progress, care = self._progress, self._caring()
+        with progress.lock:
+            live, serving = self.program, self._serving
+            if self._closed or live is None or live.number != program:
+                return
+            self.set_rival(None)
+            self.program, self._serving = safe_program(self._origin, care.previous, self._inputs, self._outputs)
+            care.watch = care.previous = None
+        progress.reason = f"kernels are in quarantine: {reason}"
+        keys = quarantine(self._config, progress.events, self._about.name, live, serving, reason)
+        progress.counts.quarantined += len(keys)
+        progress.events.add(Quarantined(keys, call, reason))
+        self._forget_plan()
+        self._take_baseline()
+
+    def _take_baseline(self) -> None:
+        """The baseline proper instead of its stand-in, which is slower."""
+        from tierup.plan.baseline import baseline
+        from tierup.runtime.executable import executable
+
+        if self._serving.baseline is None:
+            return  # it answers already
+        imported = self._origin.imported()
+        plan = baseline(imported.graph)
+        program = executable(plan, imported.weights)
+        with self._progress.lock:
+            if not self._closed:
+                self.program, self._serving = program, Serving.of(plan)
 
     def _has_open_sizes(self) -> bool:
         shapes = [value.shape for value in self._inputs]
@@ -311,6 +367,8 @@ class _Session(_native.Runner):
             fallback_nodes=serving.fallback_nodes,
             deopts=serving.deopts,
             errors=serving.errors,
+            checked=0 if self._care is None else self._care.checked,
+            evidence=() if self._care is None else tuple(self._care.evidence),
             events=progress.events.all(),
             events_dropped=progress.events.dropped,
             precision=self._config.precision,

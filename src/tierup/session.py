@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # a warm start needs none of them
     from tierup.adapt.care import Care
     from tierup.adapt.messages import CallRecord, CheckedCall
     from tierup.adapt.sampling import Sample
+    from tierup.adapt.stress import Stress
     from tierup.events import Events
     from tierup.frontends.onnx import Imported
     from tierup.report import Report
@@ -51,6 +52,7 @@ class _Session(_native.Runner):
         self._progress = Progress()
         self._closed = False
         self._care: Care | None = None
+        self._stress: Stress | None = None
         warm = warm_start(self._origin, config, self._progress) if config.force_tier != 0 else None
         if warm is None:
             self._start_cold()
@@ -61,6 +63,10 @@ class _Session(_native.Runner):
             self.notice_after(_FIRST_NOTICE)
             self.sample_after(_FIRST_NOTICE if self._adapts else 0)
         self._progress.events.add(Loaded(self._serving.tier, warm is not None))
+        if config.stressed and config.force_tier != 0:
+            from tierup.adapt.stress import Stress
+
+            self._stress = Stress(self, self._origin.imported(), config)
         if config.force_tier == 2 and self._has_open_sizes():
             self.always_convert()
 
@@ -94,7 +100,8 @@ class _Session(_native.Runner):
     @property
     def _adapts(self) -> bool:
         """Whether the model may change after it is on tier 1, and is watched for that."""
-        return self._config.adapt and self._config.force_tier is None
+        config = self._config
+        return config.adapt and config.force_tier is None and not config.stressed
 
     def _caring(self) -> Care:
         if self._care is None:
@@ -169,6 +176,9 @@ class _Session(_native.Runner):
     def notice_calls(self) -> None:
         """Called by native code when the first call was answered, and again ever more seldom."""
         self._progress.may_begin.set()
+        if self._stress is not None:
+            self._swap_variants(self._stress)
+            return
         if not self._adapts:
             self._close_hot_signatures()
             self.notice_after(max(_FIRST_NOTICE, 3 * self.calls))
@@ -181,6 +191,13 @@ class _Session(_native.Runner):
             self.notice_after(care.next_look(self, began_s))
         else:
             self.notice_after(_FIRST_NOTICE)
+
+    def _swap_variants(self, stress: Stress) -> None:
+        with self._progress.lock:
+            if not self._progress.stopped and self.program is not None:
+                self.program, self._serving = stress.another(self.program, self._serving)
+                self._progress.counts.swaps += 1
+        self.notice_after(self._config.stress_swap_every)
 
     def _look(self, care: Care) -> None:
         """Go back to what answered before, if what answers now does not pay."""
@@ -365,7 +382,7 @@ class _Session(_native.Runner):
             kernels=serving.kernels,
             kernel_steps=serving.kernel_steps,
             fallback_nodes=serving.fallback_nodes,
-            deopts=serving.deopts,
+            deopts=serving.deopts + (self.rival_calls if self._stress is not None else 0),
             errors=serving.errors,
             checked=0 if self._care is None else self._care.checked,
             evidence=() if self._care is None else tuple(self._care.evidence),

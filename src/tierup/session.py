@@ -392,6 +392,11 @@ class _Session(_native.Runner):
         )
 
     @property
+    def settled(self) -> bool:
+        """Whether nothing is being built or tried."""
+        return self._progress.settled
+
+    @property
     def events(self) -> Events:
         """What happened to the model, as it happens; bounded."""
         return self._progress.events

@@ -28,41 +28,45 @@ from tierup.adapt.background import Climb
 from tierup.adapt.builders import Built
 from tierup.adapt.proofs import Verdicts
 from tierup.adapt.tiering import tier_up_quietly
+from tierup.lower.parse import parse_program
 from tierup.store.learned import FILE, Store
 
 CALLERS = 3
 CLOSE = {"rtol": 0, "atol": 2e-6}  # probabilities; both tiers round sums of 64 in f32, in different orders
 
 RETURN = bytes.fromhex("31c0c3")  # xor eax, eax; ret
-Change = Callable[[bytes], bytes]
+Change = Callable[[bytes, int], bytes]  # code and the position of the buffer that is written -> other code
 
 
-def returns_at_once(code: bytes) -> bytes:
+def returns_at_once(code: bytes, result: int) -> bytes:
     """Writes nothing."""
     return RETURN + code[len(RETURN) :]
 
 
-def writes_nan(code: bytes) -> bytes:
-    """mov rax, [rdi + 8]; mov dword [rax], NaN; and then as before: the second buffer is read, or is the result."""
-    return _before(bytes.fromhex("488b4708c7000000c07f"), code)
+def writes_nan(code: bytes, result: int) -> bytes:
+    """push rdi; call the kernel; pop rdi; mov rax, [rdi + 8 · result]; mov dword [rax], NaN; xor eax, eax; ret"""
+    call = b"\x57\xe8" + (64 - 6).to_bytes(4, "little")
+    return _before(
+        call + bytes.fromhex("5f488b47") + bytes([8 * result]) + bytes.fromhex("c7000000c07f") + RETURN, code
+    )
 
 
-def writes_far(code: bytes) -> bytes:
+def writes_far(code: bytes, result: int) -> bytes:
     """mov rax, [rdi]; mov dword [rax - 16], 0: before the first buffer."""
     return _before(bytes.fromhex("488b07c740f000000000"), code)
 
 
-def crashes(code: bytes) -> bytes:
+def crashes(code: bytes, result: int) -> bytes:
     """ud2"""
     return bytes.fromhex("0f0b") + code[2:]
 
 
-def hangs(code: bytes) -> bytes:
+def hangs(code: bytes, result: int) -> bytes:
     """jmp to itself"""
     return bytes.fromhex("ebfe") + code[2:]
 
 
-def is_slow(code: bytes) -> bytes:
+def is_slow(code: bytes, result: int) -> bytes:
     """mov ecx, 10,000,000; dec ecx; jnz: some milliseconds in each piece of each kernel."""
     return _before(bytes.fromhex("b980969800ffc975fc"), code)
 
@@ -168,12 +172,21 @@ class Bench:
             entry.unlink()
 
 
+def _result(text: str) -> int:
+    """The position of the first buffer that a program writes."""
+    return next(number for number, buffer in enumerate(parse_program(text).buffers) if buffer.mode == "out")
+
+
 def inject_kernels(change: Change, times: int, folder: Path, patch: pytest.MonkeyPatch) -> Outcome:
     """Climb with every kernel changed."""
     real = tiering._build
 
     def build(*arguments: Any, **options: Any) -> list[Built]:
-        return [msgspec.structs.replace(kernel, code=change(kernel.code)) for kernel in real(*arguments, **options)]
+        kernels, texts = real(*arguments, **options), arguments[1]
+        return [
+            msgspec.structs.replace(kernel, code=change(kernel.code, _result(text)))
+            for kernel, text in zip(kernels, texts, strict=True)
+        ]
 
     patch.setattr(proofs, "LIMIT_S", 2.0)
     return _injected(change.__name__, times, folder, patch, lambda: patch.setattr(tiering, "_build", build))

@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from tierup import _native
-from tierup.adapt.planning import make_plan
+from tierup.adapt.planning import Planned, make_plan
 from tierup.cli.inputs import OPEN_SIZES, gather_inputs
 from tierup.cli.show import brief, duration, write_json
 from tierup.config import Config
@@ -37,6 +37,7 @@ class Request:
     region: int | None
     llvm: bool
     asm: bool
+    html: Path | None = None
 
 
 def explain_model(path: Path, request: Request, json_file: Path | None) -> None:
@@ -59,6 +60,8 @@ def explain_model(path: Path, request: Request, json_file: Path | None) -> None:
         "inputs": {name: brief(value) for name, value in values.items()},
     }
     _print_head(console, path, values, explanation, machine)
+    if request.html is not None:
+        _write_page(console, path, request.html, values, explanation, planned, probes)
     if request.region is None:
         _print_all(console, explanation, machine)
         write_json(json_file, {**record, **explanation.to_dict()})
@@ -67,6 +70,32 @@ def explain_model(path: Path, request: Request, json_file: Path | None) -> None:
         code = code_of(planned, region, request.llvm, request.asm)
         _print_region(console, region, explanation, code)
         write_json(json_file, {**record, "region": msgspec.to_builtins(region), "code": msgspec.to_builtins(code)})
+
+
+def _write_page(
+    console: Console,
+    path: Path,
+    target: Path,
+    values: dict[str, Any],
+    explanation: Explanation,
+    planned: Planned,
+    probes: Probes,
+) -> None:
+    """Watch the model get better from an empty cache, and write all of it as one page."""
+    from tierup.explain.blocks import blocks_of
+    from tierup.explain.observe import observe
+    from tierup.explain.page import page
+
+    function = planned.compiled.functions[0]
+    blocks = blocks_of(function.graph, function.kernels, sorted(probes.node_spans))
+    inputs = ", ".join(f"{name} {brief(value).split('  ')[0]}" for name, value in values.items())
+    summary = f"Called with {inputs or 'nothing'}; {explanation.target}, {_number(explanation.threads, 'thread')}."
+    text = page(path.name, summary, explanation, blocks, observe(path, values))
+    try:
+        target.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise StoreError(f"'{target}' cannot be written: {error.strerror}") from error
+    console.print(f"wrote {target}", markup=False, highlight=False)
 
 
 def _check_region(region: int | None, count: int) -> None:

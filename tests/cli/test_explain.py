@@ -263,4 +263,4 @@ def test_help_shows_an_example() -> None:
     result = CliRunner().invoke(app, ["explain", "--help"])
     assert result.exit_code == 0
     assert "Example: tierup explain" in result.output
-    assert "--html" not in result.output
+    assert "--html" in result.output

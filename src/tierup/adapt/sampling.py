@@ -22,7 +22,7 @@ _MOST_WAITING = 8
 
 # The calls after a swap that are checked whatever it costs; then the budget decides, within these bounds.
 FIRST_CALLS = (1, 7, 56)
-LEAST_CALLS, MOST_CALLS = 64, 1 << 16
+LEAST_CALLS, MOST_CALLS = 64, 1 << 18
 SHARE = 0.01  # of one core's time that answering again may take
 
 

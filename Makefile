@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 MODELS := .models
 NATIVE := $(wildcard native/CMakeLists.txt native/src/*)
 
-.PHONY: setup run test lint types unit native conformance models bench format clean
+.PHONY: setup run test lint types unit native conformance faults stress models bench format clean
 .DEFAULT_GOAL := setup
 
 setup: $(VENV)/.ready
@@ -42,6 +42,16 @@ models: setup
 
 conformance: setup
 	$(BIN)/python -m tests.conformance
+
+# Every fault a hundred times under load, as a table: make faults TIMES=10 for a quick look.
+TIMES ?= 100
+faults: setup
+	$(BIN)/python -m tests.faults $(TIMES)
+
+# The whole ONNX suite while variants change with every call, and while guards fail at random.
+stress: setup
+	TIERUP_FORCE_TIER=1 TIERUP_STRESS_SWAP_EVERY=1 $(BIN)/python -m tests.conformance
+	TIERUP_FORCE_TIER=1 TIERUP_STRESS_DEOPT=0.5 $(BIN)/python -m tests.conformance
 
 # All benchmarks; a quick look at one: make bench BENCH="models --cases mlp --rounds 3 --contenders onnxruntime".
 bench: setup models

@@ -31,7 +31,7 @@ def test_events_are_plain_data_with_a_sentence() -> None:
     events.add(Tried(True, (COMPARED,), 1.5))
     record = events.all()[0].to_dict()
     assert (record["event"], record["calls"], record["better"]) == ("tried", 7, True)
-    assert record["text"] == "tried in 1.50 s, faster: 1×8 (): 200 to 100 µs, +50.0% saved ± 4.0%, 12 pairs"
+    assert record["text"] == "tried in 1.50 s, faster: 1×8 (): 200 µs to 100 µs, +50.0% saved ± 4.0%, 12 pairs"
     json.dumps(record)
 
 

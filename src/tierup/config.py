@@ -32,6 +32,9 @@ class Config:
     store_url     where learned records are shared; None: a file in data_dir
     force_tier    None: tier 0 answers until tier 1 is built in the background. 0: tier 0 only. 1 or 2: loading waits
                   for that tier; nodes that it cannot run fall back and are counted
+    stress_swap_every  for tests: answer with another variant of the plan after every so many calls
+    stress_deopt       for tests: fail guards at random, with this probability: the baseline answers such a call
+    stress_seed        what those draws begin with
     """
 
     __slots__ = ("_values",)
@@ -47,6 +50,9 @@ class Config:
         data_dir: str | os.PathLike[str] | None = None,
         store_url: str | None = None,
         force_tier: int | None = None,
+        stress_swap_every: int | None = None,
+        stress_deopt: float | None = None,
+        stress_seed: int | None = None,
     ) -> None:
         given = {
             "threads": threads,
@@ -56,6 +62,9 @@ class Config:
             "data_dir": data_dir,
             "store_url": store_url,
             "force_tier": force_tier,
+            "stress_swap_every": stress_swap_every,
+            "stress_deopt": stress_deopt,
+            "stress_seed": stress_seed,
         }
         object.__setattr__(self, "_values", {name: _filled(name, value) for name, value in given.items()})
 
@@ -98,6 +107,23 @@ class Config:
         tier: int | None = self._values["force_tier"]
         return tier
 
+    @property
+    def stress_swap_every(self) -> int:
+        return int(self._values["stress_swap_every"])
+
+    @property
+    def stress_deopt(self) -> float:
+        return float(self._values["stress_deopt"])
+
+    @property
+    def stress_seed(self) -> int:
+        return int(self._values["stress_seed"])
+
+    @property
+    def stressed(self) -> bool:
+        """Whether a stress switch is on."""
+        return bool(self.stress_swap_every or self.stress_deopt)
+
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError("a Config does not change; make another one")
 
@@ -135,6 +161,16 @@ def _integer(least: int, most: int) -> Any:
         return number
 
     return check
+
+
+def _share(name: str, value: Any) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = -1.0
+    if isinstance(value, bool) or not 0 <= number <= 1:
+        raise ConfigError(f"{name} must be a number from 0 to 1, but is {value!r}")
+    return number
 
 
 def _flag(name: str, value: Any) -> bool:
@@ -181,6 +217,9 @@ _DEFAULTS: dict[str, Any] = {
     "adapt": lambda: True,
     "cache_dir": lambda: _user_folder("XDG_CACHE_HOME", "~/.cache", "cache"),
     "data_dir": lambda: _user_folder("XDG_DATA_HOME", "~/.local/share", "data"),
+    "stress_swap_every": lambda: 0,
+    "stress_deopt": lambda: 0.0,
+    "stress_seed": lambda: 0,
 }
 _CHECKS: dict[str, Any] = {
     "threads": _integer(1, MAX_THREADS),
@@ -190,4 +229,7 @@ _CHECKS: dict[str, Any] = {
     "data_dir": _path,
     "store_url": _text,
     "force_tier": _integer(0, 2),
+    "stress_swap_every": _integer(0, 10**9),
+    "stress_deopt": _share,
+    "stress_seed": _integer(0, 2**63 - 1),
 }

@@ -85,7 +85,7 @@ class Compared(msgspec.Struct, frozen=True, tag="compared"):
 
     def __str__(self) -> str:
         return (
-            f"{_shape_text(self.signature)}: {self.incumbent_us:.4g} to {self.candidate_us:.4g} µs, "
+            f"{_shape_text(self.signature)}: {micros(self.incumbent_us)} to {micros(self.candidate_us)}, "
             f"{100 * self.gain:+.1f}% saved ± {100 * self.margin:.1f}%, {self.pairs} pairs"
         )
 
@@ -236,6 +236,14 @@ class Events:
 def shapes_text(signatures: tuple[Shapes, ...]) -> str:
     """Signatures as people read them."""
     return "; ".join(map(_shape_text, signatures))
+
+
+def micros(time_us: float) -> str:
+    """A time with a unit that suits."""
+    for unit, size in (("s", 1e6), ("ms", 1e3)):
+        if time_us >= size:
+            return f"{time_us / size:.4g} {unit}"
+    return f"{time_us:.4g} µs"
 
 
 def _shape_text(signature: Shapes) -> str:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tierup.config import BF16_ERROR_BOUND
 from tierup.events import Confirmed, Entry, Quarantined, Refused, RolledBack, Suspected, Swapped, Tried
 from tierup.runtime.progress import Counts, Signature
 from tierup.store.records import KernelError
+
+if TYPE_CHECKING:
+    from tierup.adapt.sampling import Sample
 
 _DECISIONS = (Tried, Swapped, Confirmed, Suspected, RolledBack, Refused, Quarantined)
 _SHOWN = 12  # decisions in a printed report; `to_dict` has all that are kept
@@ -33,6 +36,10 @@ class Report:
     fallback_nodes: int = 0
     deopts: int = 0
     errors: tuple[tuple[int, KernelError], ...] = ()
+    checked: int = 0
+    """Live calls that the baseline answered again in a worker."""
+    evidence: tuple[tuple[Sample, str], ...] = ()
+    """Wrong answers with their inputs, and what is wrong with them: in memory only."""
     events: tuple[Entry, ...] = ()
     events_dropped: int = 0
     precision: str = "f32"
@@ -61,6 +68,8 @@ class Report:
                 {"kernel": slot, **{name: getattr(error, name) for name in error.__struct_fields__}}
                 for slot, error in sorted(self.errors, key=lambda entry: entry[0])
             ],
+            "checked_calls": self.checked,
+            "evidence": [{"call": sample.number, "reason": reason} for sample, reason in self.evidence],
             "events": [entry.to_dict() for entry in self.events],
             "events_dropped": self.events_dropped,
             "cache": {

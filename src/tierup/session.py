@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from tierup import _native
 from tierup.config import Config
 from tierup.errors import TierupError
-from tierup.events import Loaded, Queued, Swapped
+from tierup.events import Loaded, Quarantined, Queued, Swapped
 from tierup.runtime.feeds import Input, Output, check_feeds, native_inputs
 from tierup.runtime.origin import Origin
 from tierup.runtime.progress import Progress, Serving, Signature
@@ -23,7 +23,9 @@ if TYPE_CHECKING:  # a warm start needs none of them
 
     from tierup.adapt.background import Climb
     from tierup.adapt.care import Care
-    from tierup.adapt.messages import CallRecord
+    from tierup.adapt.messages import CallRecord, CheckedCall
+    from tierup.adapt.sampling import Sample
+    from tierup.adapt.stress import Stress
     from tierup.events import Events
     from tierup.frontends.onnx import Imported
     from tierup.report import Report
@@ -50,6 +52,7 @@ class _Session(_native.Runner):
         self._progress = Progress()
         self._closed = False
         self._care: Care | None = None
+        self._stress: Stress | None = None
         warm = warm_start(self._origin, config, self._progress) if config.force_tier != 0 else None
         if warm is None:
             self._start_cold()
@@ -60,6 +63,10 @@ class _Session(_native.Runner):
             self.notice_after(_FIRST_NOTICE)
             self.sample_after(_FIRST_NOTICE if self._adapts else 0)
         self._progress.events.add(Loaded(self._serving.tier, warm is not None))
+        if config.stressed and config.force_tier != 0:
+            from tierup.adapt.stress import Stress
+
+            self._stress = Stress(self, self._origin.imported(), config)
         if config.force_tier == 2 and self._has_open_sizes():
             self.always_convert()
 
@@ -93,7 +100,8 @@ class _Session(_native.Runner):
     @property
     def _adapts(self) -> bool:
         """Whether the model may change after it is on tier 1, and is watched for that."""
-        return self._config.adapt and self._config.force_tier is None
+        config = self._config
+        return config.adapt and config.force_tier is None and not config.stressed
 
     def _caring(self) -> Care:
         if self._care is None:
@@ -168,6 +176,9 @@ class _Session(_native.Runner):
     def notice_calls(self) -> None:
         """Called by native code when the first call was answered, and again ever more seldom."""
         self._progress.may_begin.set()
+        if self._stress is not None:
+            self._swap_variants(self._stress)
+            return
         if not self._adapts:
             self._close_hot_signatures()
             self.notice_after(max(_FIRST_NOTICE, 3 * self.calls))
@@ -180,6 +191,13 @@ class _Session(_native.Runner):
             self.notice_after(care.next_look(self, began_s))
         else:
             self.notice_after(_FIRST_NOTICE)
+
+    def _swap_variants(self, stress: Stress) -> None:
+        with self._progress.lock:
+            if not self._progress.stopped and self.program is not None:
+                self.program, self._serving = stress.another(self.program, self._serving)
+                self._progress.counts.swaps += 1
+        self.notice_after(self._config.stress_swap_every)
 
     def _look(self, care: Care) -> None:
         """Go back to what answered before, if what answers now does not pay."""
@@ -213,7 +231,62 @@ class _Session(_native.Runner):
 
     def sample_call(self, feeds: dict[str, Any], outputs: dict[str, Any], program: int) -> None:
         """Called by native code with a call that was just answered, now and then."""
-        self._caring().keep_sample(feeds)
+        care, source = self._caring(), self._origin.source
+        sample = care.take_sample(self, feeds, outputs, program)
+        live = self.program is not None and program == self.program.number and self._serving.kernels
+        if not live or self._progress.stopped:
+            return  # the next swap asks for the next one
+        from tierup.adapt.sampling import LIMIT_S, SAMPLER
+
+        if sample is None or source is None or not SAMPLER.check(sample, source, self._config, self._checked):
+            care.again(self, LIMIT_S)
+
+    def _checked(self, sample: Sample, found: CheckedCall | str) -> None:
+        """A worker has answered a sampled call again, or says why it could not."""
+        from tierup.adapt.sampling import LIMIT_S
+
+        care = self._caring()
+        if isinstance(found, str):
+            care.again(self, LIMIT_S)
+            return
+        reason = care.judge(sample, found)
+        if reason:
+            self._take_out(sample.program, sample.number, reason)
+        else:
+            care.again(self, found.seconds)
+
+    def _take_out(self, program: int, call: int, reason: str) -> None:
+        """Answer with the baseline from now on: a kernel of this program is wrong."""
+        from tierup.adapt.quarantine import quarantine, safe_program
+
+        progress, care = self._progress, self._caring()
+        with progress.lock:
+            live, serving = self.program, self._serving
+            if self._closed or live is None or live.number != program:
+                return
+            self.set_rival(None)
+            self.program, self._serving = safe_program(self._origin, care.previous, self._inputs, self._outputs)
+            care.watch = care.previous = None
+        progress.reason = f"kernels are in quarantine: {reason}"
+        keys = quarantine(self._config, progress.events, self._about.name, live, serving, reason)
+        progress.counts.quarantined += len(keys)
+        progress.events.add(Quarantined(keys, call, reason))
+        self._forget_plan()
+        self._take_baseline()
+
+    def _take_baseline(self) -> None:
+        """The baseline proper instead of its stand-in, which is slower."""
+        from tierup.plan.baseline import baseline
+        from tierup.runtime.executable import executable
+
+        if self._serving.baseline is None:
+            return  # it answers already
+        imported = self._origin.imported()
+        plan = baseline(imported.graph)
+        program = executable(plan, imported.weights)
+        with self._progress.lock:
+            if not self._closed:
+                self.program, self._serving = program, Serving.of(plan)
 
     def _has_open_sizes(self) -> bool:
         shapes = [value.shape for value in self._inputs]
@@ -309,12 +382,19 @@ class _Session(_native.Runner):
             kernels=serving.kernels,
             kernel_steps=serving.kernel_steps,
             fallback_nodes=serving.fallback_nodes,
-            deopts=serving.deopts,
+            deopts=serving.deopts + (self.rival_calls if self._stress is not None else 0),
             errors=serving.errors,
+            checked=0 if self._care is None else self._care.checked,
+            evidence=() if self._care is None else tuple(self._care.evidence),
             events=progress.events.all(),
             events_dropped=progress.events.dropped,
             precision=self._config.precision,
         )
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing is being built or tried."""
+        return self._progress.settled
 
     @property
     def events(self) -> Events:

@@ -265,7 +265,7 @@ def test_help_shows_an_example() -> None:
     result = CliRunner().invoke(app, ["explain", "--help"])
     assert result.exit_code == 0
     assert "Example: tierup explain" in result.output
-    assert "--html" not in result.output
+    assert "--html" in result.output
 
 
 def test_the_function_that_is_closed_to_the_call_stands_beside_the_open_one(perceptron: Path, tmp_path: Path) -> None:

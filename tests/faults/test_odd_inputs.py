@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 from onnx import TensorProto
-from tests.security.models import model, node, value
 
 import tierup
+from tests.security.models import model, node, value
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
 

@@ -1,4 +1,4 @@
-"""What is done for a model while it serves: watch the last swap, go back where it does not pay, keep samples to try on.
+"""What is done for a model while it serves: watch the last swap, go back where it does not pay, sample its answers.
 
 All of it happens at the end of a call that native code picked for it, on the caller's thread, so it is short and rare:
 a look costs some 100 µs, and the next one is put off until that is a few thousandths of what calls take.
@@ -6,6 +6,7 @@ a look costs some 100 µs, and the next one is put off until that is a few thous
 
 from __future__ import annotations
 
+from collections import deque
 from statistics import fmean
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tierup.adapt.live import LOOK_AFTER, Backoff, Finding, Watch
-from tierup.adapt.messages import CallRecord
+from tierup.adapt.messages import CallRecord, CheckedCall
+from tierup.adapt.sampling import FIRST_CALLS, Sample, next_sample
 from tierup.adapt.tensors import CALL_LIMIT_BYTES, TensorData, records_of
 from tierup.events import Confirmed, RolledBack, Suspected
 
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 _LOOK_SHARE = 0.002  # of the time of calls that looking at them may take
 _LEAST_BETWEEN_LOOKS = 64
 _KEPT_SAMPLES = 4  # signatures whose inputs are kept
+_KEPT_EVIDENCE = 4  # wrong answers, with their inputs
 _TRIED_CALLS = 3  # signatures that a plan with open sizes is tried on
 
 
@@ -45,12 +48,20 @@ class Care:
         self.previous: Previous | None = None
         self._progress = progress
         self._samples: dict[Signature, tuple[TensorData, ...]] = {}
+        self.evidence: deque[tuple[Sample, str]] = deque(maxlen=_KEPT_EVIDENCE)
+        self.checked = 0  # calls that were answered again
+        self._sampled = 0  # since the last swap
+        self._suspect: Sample | None = None
+        self._last_good = 0  # the number of the last call that was found right
+        self._last_sample = perf_counter(), 0
 
     def swapped(self, runner: _native.Runner, previous: Previous, tried: bool) -> None:
         """A new program answers since now."""
         assert runner.program is not None
         self.watch = Watch(previous.program.number, runner.program.number, runner.times(), tried=tried)
         self.previous = previous
+        self._sampled, self._suspect, self._last_good = 1, None, runner.calls
+        runner.sample_after(FIRST_CALLS[0])
         runner.set_rival(None)
         runner.notice_after(LOOK_AFTER)
 
@@ -114,6 +125,41 @@ class Care:
         self._samples[signature] = records
         while len(self._samples) > _KEPT_SAMPLES:
             del self._samples[next(iter(self._samples))]
+
+    def take_sample(
+        self, runner: _native.Runner, feeds: dict[str, Any], outputs: dict[str, Any], program: int
+    ) -> Sample | None:
+        """A copy of a call that was just answered, if it is to be answered again."""
+        self.keep_sample(feeds)
+        inputs = records_of(feeds)
+        room = CALL_LIMIT_BYTES - sum(len(record.data) for record in inputs or ())
+        answers = records_of(outputs, room)
+        if inputs is None or answers is None:
+            return None
+        return Sample(inputs, answers, runner.calls, program)
+
+    def again(self, runner: _native.Runner, seconds: float) -> None:
+        """Ask for the next sample; answering the last one again took so long."""
+        began_s, calls = self._last_sample
+        now_s = perf_counter()
+        self._last_sample = now_s, runner.calls
+        rate = (runner.calls - calls) / max(now_s - began_s, 1e-6)
+        runner.sample_after(next_sample(self._sampled, seconds, rate))
+        self._sampled += 1
+
+    def judge(self, sample: Sample, found: CheckedCall) -> str:
+        """Why the program that gave this answer must go; empty if it need not."""
+        self.checked += 1
+        if found.verdict == "same":
+            self._suspect, self._last_good = None, max(self._last_good, sample.number)
+        if found.verdict not in ("suspicious", "different"):
+            return ""
+        self.evidence.append((sample, found.reason))
+        twice = self._suspect is not None and self._suspect.inputs != sample.inputs
+        if found.verdict == "suspicious" and not twice:
+            self._suspect = self._suspect or sample
+            return ""
+        return f"{found.reason}; at most {sample.number - self._last_good} calls got such answers"
 
     def calls_to_try(self, runner: _native.Runner, closed: tuple[Signature, ...]) -> tuple[CallRecord, ...]:
         """Calls of the signatures that are to be closed, or of the most frequent ones; inputs where they are kept."""

@@ -16,6 +16,7 @@ from typing import Literal
 import msgspec
 
 from tierup.adapt.compare import SequentialTest
+from tierup.events import micros
 
 Signature = tuple[tuple[int, ...] | None, ...]
 Timed = tuple[Signature, int, int]  # as `Runner.times` gives it: signature, program's number, nanoseconds
@@ -154,4 +155,4 @@ def _lower(times: Sequence[int]) -> float:
 def _times(signature: Signature, before: dict[Signature, list[int]], after: dict[Signature, list[int]]) -> str:
     shapes = " ".join("×".join(map(str, shape)) for shape in signature if shape)
     old, new = 1e-3 * median(before[signature]), 1e-3 * median(after[signature])
-    return f"{shapes or 'calls'} took {old:.4g} µs before and {new:.4g} µs now"
+    return f"{shapes or 'calls'} took {micros(old)} before and {micros(new)} now"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import socket
 import struct
 from collections.abc import Iterator
-from typing import Annotated, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -98,7 +98,16 @@ class Recall(msgspec.Struct, frozen=True, tag="recall", forbid_unknown_fields=Tr
     kernels: Annotated[tuple[str, ...], Meta(max_length=65_536)]
 
 
-Job = Compile | PlanModel | Prove | TryPlan | Remember | Recall
+class CheckCall(msgspec.Struct, frozen=True, tag="check", forbid_unknown_fields=True):
+    """Answer a call again with the model in this file, and compare."""
+
+    path: str
+    stamp: tuple[int, ...] | None
+    inputs: Annotated[tuple[TensorData, ...], Meta(max_length=4096)]
+    outputs: Annotated[tuple[TensorData, ...], Meta(max_length=4096)]
+
+
+Job = Compile | PlanModel | Prove | TryPlan | Remember | Recall | CheckCall
 
 
 class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -164,9 +173,18 @@ class Recalled(msgspec.Struct, frozen=True, tag="recalled", forbid_unknown_field
     quarantined: Annotated[tuple[Quarantine, ...], Meta(max_length=65_536)]
 
 
-Reply = Compiled | PlannedModel | Proof | TriedPlan | Remembered | Recalled | Failure
+class CheckedCall(msgspec.Struct, frozen=True, tag="checked", forbid_unknown_fields=True):
+    """Whether a call's answer was right, why not, and how long it took to find out. Two that are suspicious make one
+    that is wrong."""
+
+    verdict: Literal["same", "suspicious", "different", "unsure"]
+    reason: Reason
+    seconds: Annotated[float, Meta(ge=0)]
+
+
+Reply = Compiled | PlannedModel | Proof | TriedPlan | Remembered | Recalled | CheckedCall | Failure
 REPLIES: msgspec.msgpack.Decoder[Ready | Reply] = msgspec.msgpack.Decoder(
-    Ready | Compiled | PlannedModel | Proof | TriedPlan | Remembered | Recalled | Failure
+    Ready | Compiled | PlannedModel | Proof | TriedPlan | Remembered | Recalled | CheckedCall | Failure
 )
 REQUESTS: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)
 
@@ -181,6 +199,8 @@ def fits(job: Job, reply: Reply) -> bool:
         return isinstance(reply, Proof)
     if isinstance(job, TryPlan):
         return isinstance(reply, TriedPlan) and len(reply.compared) == len(job.calls)
+    if isinstance(job, CheckCall):
+        return isinstance(reply, CheckedCall)
     if isinstance(job, Remember | Recall):
         return isinstance(reply, Remembered if isinstance(job, Remember) else Recalled)
     return isinstance(reply, Compiled) and len(reply.codes) == len(job.programs)

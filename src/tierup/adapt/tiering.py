@@ -181,7 +181,7 @@ def _plan_apart(
     source: Source, config: Config, signatures: tuple[Signature, ...], store: str
 ) -> tuple[EntryRecord, PlannedModel]:
     """The plan's entry without kernels, and what its kernels are built of and proved on."""
-    with _as_file(source, _plans(config).folder) as (path, stamp):
+    with as_file(source, _plans(config).folder) as (path, stamp):
         parts = cache_parts(config.precision)
         job = PlanModel(path, stamp, config.cache_path, parts, config.threads, signatures, store, config.precision)
         reply = run_in_background(job)
@@ -194,7 +194,7 @@ def _plan_apart(
 
 
 @contextmanager
-def _as_file(source: Source, folder: str) -> Iterator[tuple[str, tuple[int, ...] | None]]:
+def as_file(source: Source, folder: str) -> Iterator[tuple[str, tuple[int, ...] | None]]:
     """A file with the model in it, and what tells whether it is still the same."""
     if isinstance(source, FileSource):
         yield os.path.abspath(source.origin), source.stamp
@@ -319,7 +319,7 @@ def _time_apart(climb: Climb, source: Source, entry: EntryRecord) -> tuple[Compa
         return "there is no call that it could be tried on"
     if len(content) > _MOST_BYTES:
         return f"the plan takes {len(content)} bytes, which is too much to send"
-    with _as_file(source, _plans(config).folder) as (path, stamp):
+    with as_file(source, _plans(config).folder) as (path, stamp):
         parts = cache_parts(config.precision)
         threads, incumbent = config.threads, climb.incumbent
         job = TryPlan(path, stamp, config.cache_path, parts, threads, content, incumbent, calls, TRIAL_S)

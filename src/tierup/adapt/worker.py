@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from tierup.adapt.messages import (
+    CheckCall,
+    CheckedCall,
     Compile,
     Compiled,
     Failure,
@@ -119,6 +121,12 @@ def _counted(store: Store, decision: Decision) -> Decision:
     return replace(decision, failures=min(1000, 1 + (0 if known is None else known.row.failures)))
 
 
+def _check(job: CheckCall) -> CheckedCall:
+    from tierup.adapt.check import check_call
+
+    return check_call(job)
+
+
 _ANSWERS: dict[type[Job], Callable[[Any], Reply]] = {
     Compile: _compile,
     PlanModel: _plan,
@@ -126,6 +134,7 @@ _ANSWERS: dict[type[Job], Callable[[Any], Reply]] = {
     TryPlan: _try,
     Remember: _remember,
     Recall: _recall,
+    CheckCall: _check,
 }
 
 

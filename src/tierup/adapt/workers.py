@@ -33,6 +33,7 @@ JOB_LIMIT_S = 120.0
 _START_LIMIT_S = 60.0
 _SPARE_S = 5.0  # a worker ends itself so long after its parent should have ended it
 _IDLE_S = 30.0
+_RETRY_S = 60.0  # after which starting workers is tried again where none could be
 _ATTEMPTS = 2
 _READ_BYTES = 1 << 18
 
@@ -180,6 +181,7 @@ class Workers:
         self.lost = 0
         """How many were replaced: they crashed, hanged or wrote rubbish."""
         self._unavailable: str | None = None
+        self._unavailable_until_s = 0.0
         self._start_fresh()
         _SETS.add(self)
 
@@ -259,8 +261,9 @@ class Workers:
             if not wait and self._waiting:
                 return None
             while True:
-                if self._unavailable is not None:
+                if self._unavailable is not None and time.monotonic() < self._unavailable_until_s:
                     raise WorkersUnavailable(self._unavailable)
+                self._unavailable = None
                 while self._resting:
                     worker = self._resting.pop()
                     if worker.is_usable():
@@ -301,11 +304,12 @@ class Workers:
                 self._timer.start()
 
     def _count_start(self, lost: _Lost) -> None:
-        """Give up where workers do not even start: a broken installation, or one that was replaced under us."""
+        """Give up for a while where workers do not even start: a broken installation, or no memory today."""
         with self._changed:
             self._failed_starts = 0 if lost.started else self._failed_starts + 1
             if self._failed_starts >= _ATTEMPTS:
-                self._unavailable = str(lost)
+                self._unavailable, self._failed_starts = str(lost), 0
+                self._unavailable_until_s = time.monotonic() + _RETRY_S
                 self._changed.notify_all()
                 raise WorkersUnavailable(self._unavailable) from lost
 

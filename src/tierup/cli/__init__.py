@@ -146,12 +146,16 @@ def explain(
     shape: Annotated[
         list[str] | None, typer.Option(metavar="NAME=1,3,224,224", help="Make up this input in this shape.")
     ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Also write one page: graph, latency while it gets better, decisions."),
+    ] = None,
     json: JsonFile = None,
 ) -> None:
     """Show what was fused and what was not, and why; what each region costs, and how near it is to the roofline."""
     from tierup.cli.explain import Request, explain_model
 
-    explain_model(model, Request(input or [], shape or [], region, llvm, asm, closed), json)
+    explain_model(model, Request(input or [], shape or [], region, llvm, asm, closed, html), json)
 
 
 @app.command(epilog="Example: tierup doctor --json machine.json")

@@ -40,6 +40,7 @@ class Request:
     llvm: bool
     asm: bool
     closed: bool = False
+    html: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,8 @@ def explain_model(path: Path, request: Request, json_file: Path | None) -> None:
         "inputs": {name: brief(value) for name, value in values.items()},
     }
     _print_head(console, path, values, shown, machine)
+    if request.html is not None:
+        _write_page(console, path, request.html, values, views[0].explanation, planned, probes)
     if request.region is None:
         rows = [function_row(view.explanation, view.signature) for view in views]
         _print_all(console, shown.explanation, machine)
@@ -101,6 +104,36 @@ def _closed_view(model: Model, machine: Machine, threads: int, run: Run) -> list
     planned = plan_closed(model.imported, signature)
     probes = Probes(planned, threads)
     return [_View(planned, signature, explain(planned, machine, threads, probes, probes.sound(run), probes.time(run)))]
+
+
+def _write_page(
+    console: Console,
+    path: Path,
+    target: Path,
+    values: dict[str, Any],
+    explanation: Explanation,
+    planned: Planned,
+    probes: Probes,
+) -> None:
+    """Watch the model get better from an empty cache, and write all of it as one page."""
+    from tierup.explain.blocks import blocks_of
+    from tierup.explain.observe import observe
+    from tierup.explain.page import page
+
+    function = planned.compiled.functions[0]
+    blocks = blocks_of(
+        function.graph,
+        function.kernels,
+        sorted(node for number, node in probes.node_spans if number == function.number),
+    )
+    inputs = ", ".join(f"{name} {brief(value).split('  ')[0]}" for name, value in values.items())
+    summary = f"Called with {inputs or 'nothing'}; {explanation.target}, {_number(explanation.threads, 'thread')}."
+    text = page(path.name, summary, explanation, blocks, observe(path, values))
+    try:
+        target.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise StoreError(f"'{target}' cannot be written: {error.strerror}") from error
+    console.print(f"wrote {target}", markup=False, highlight=False)
 
 
 def _check_region(region: int | None, count: int) -> None:

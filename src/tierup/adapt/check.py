@@ -1,0 +1,113 @@
+"""A live call, answered again in a worker by the graph as imported -> whether the answer was right.
+
+The graph is evaluated in its own types and with every float widened to f64. An answer may be some times as far from the
+wide one as the baseline's own is; what a graph without jumps gives beyond that is wrong. Behind a jump (an argmax, a
+rounding, a comparison) two right answers can lie far apart, so there it is only suspicious, and a second call with
+other inputs has to say the same.
+"""
+
+from __future__ import annotations
+
+import time
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from tierup.adapt.messages import CheckCall, CheckedCall
+from tierup.adapt.tensors import array_of
+from tierup.errors import ModelError
+from tierup.frontends.onnx import Imported, load_onnx
+from tierup.ir.graph import Graph
+from tierup.ir.types import Array
+from tierup.reference.evaluate import evaluate
+from tierup.store.source import FileSource
+
+_TIMES_PEAK = 8.0  # of the baseline's largest error in the same tensor
+_TIMES_RMS = 4.0
+_FLOOR_EPS = 256.0  # where the baseline is exact by luck: some roundings of the largest elements
+# Ops whose results jump where their inputs hardly change, by the names that ONNX and core graphs have for them.
+_JUMPS = frozenset(
+    name.lower()
+    for name in (
+        "ArgMax", "ArgMin", "TopK", "Round", "Floor", "Ceil", "Sign", "Less", "LessOrEqual", "Greater",
+        "GreaterOrEqual", "Equal", "Not", "NonZero", "NonMaxSuppression", "QuantizeLinear", "DynamicQuantizeLinear",
+        "Where", "Mod", "Hardmax", "Unique", "If", "Loop", "Scan", "Compress", "RoiAlign", "MaxRoiPool", "Cast",
+        "TreeEnsemble", "TreeEnsembleClassifier", "TreeEnsembleRegressor", "Bernoulli", "Multinomial",
+    )
+)  # fmt: skip
+_RANDOM = frozenset(
+    ("randomnormal", "randomuniform", "randomnormallike", "randomuniformlike", "bernoulli", "multinomial", "dropout")
+)
+
+
+def check_call(job: CheckCall) -> CheckedCall:
+    """Answer the call again, and compare."""
+    began_s = time.monotonic()
+    source = FileSource(job.path)
+    if job.stamp is not None and source.stamp != job.stamp:
+        raise ModelError(f"'{job.path}' is not the file that it was")
+    imported = _imported(job.path, source.stamp)
+    graph = imported.graph
+    given = {tensor.name: array_of(tensor) for tensor in job.inputs}
+    defaults = {value: imported.weights[digest] for value, digest in graph.defaults}
+    inputs = [given.get(graph.value_name(value), defaults.get(value)) for value in graph.inputs]
+    ops = {node.op.rsplit(".", 1)[-1].lower() for _, node in graph.walk()}
+    if ops & _RANDOM:
+        return CheckedCall("unsure", "the model draws random numbers", time.monotonic() - began_s)
+    narrow, wide = (_named(imported, graph, inputs, is_wide) for is_wide in (False, True))
+    answered = {tensor.name: array_of(tensor) for tensor in job.outputs}
+    reason = next(filter(None, (difference(n, answered[n], narrow[n], wide[n]) for n in answered if n in wide)), "")
+    verdict = "same" if not reason else "suspicious" if ops & _JUMPS else "different"
+    return CheckedCall(verdict, reason, time.monotonic() - began_s)  # type: ignore[arg-type]  # one of the three
+
+
+@lru_cache(maxsize=1)
+def _imported(path: str, stamp: tuple[int, ...]) -> Imported:
+    """The model that the last call was of, too, mostly."""
+    return load_onnx(path)
+
+
+def _named(imported: Imported, graph: Graph, inputs: list[Any], wide: bool) -> dict[str, Any]:
+    return dict(zip(imported.output_names, evaluate(graph, imported.weights, inputs, wide=wide), strict=True))
+
+
+def difference(name: str, answer: Array, narrow: Any, wide: Any) -> str:
+    """How an answer differs from the baseline's beyond what both may; empty if it does not."""
+    if not isinstance(narrow, np.ndarray) or not isinstance(wide, np.ndarray):
+        return ""
+    if answer.shape != narrow.shape:
+        return f"'{name}' has the shape {list(answer.shape)} instead of {list(narrow.shape)}"
+    if answer.dtype.kind in "iub":
+        settled = narrow == wide
+        wrong = int(((answer != narrow) & settled).sum())
+        return f"'{name}' has {wrong} of {answer.size} elements wrong" if wrong else ""
+    if answer.dtype.kind == "c" or not answer.size:
+        return ""
+    return _float_difference(name, answer.astype(np.float64), narrow.astype(np.float64), wide, _eps(answer.dtype))
+
+
+def _float_difference(name: str, answer: Array, narrow: Array, wide: Array, eps: float) -> str:
+    settled = np.isfinite(narrow) & np.isfinite(wide)
+    if not settled.any():
+        return ""
+    bad = settled & ~np.isfinite(answer)
+    if bad.any():
+        return f"'{name}' has {int(bad.sum())} elements that are not finite and should be"
+    answer, narrow, wide = answer[settled], narrow[settled], wide[settled]
+    error, baseline = np.abs(answer - wide), np.abs(narrow - wide)
+    size = float(np.sqrt(np.mean(wide**2)))
+    limit = _TIMES_PEAK * baseline.max() + _FLOOR_EPS * eps * (np.abs(wide) + size)
+    worst = int(np.argmax(error - limit))
+    if error[worst] > limit[worst]:
+        return f"'{name}' has {answer[worst]:.7g} where {wide[worst]:.7g} is right, within {limit[worst]:.2g}"
+    rms, rms_baseline = (float(np.sqrt(np.mean(values**2))) for values in (error, baseline))
+    if rms > _TIMES_RMS * rms_baseline + _FLOOR_EPS / 4 * eps * size:
+        return f"'{name}' has an RMS error of {rms:.2g}, the baseline {rms_baseline:.2g}"
+    return ""
+
+
+def _eps(dtype: np.dtype[Any]) -> float:
+    """The distance from 1 to the next number."""
+    one = np.ones((), dtype)
+    return float(np.nextafter(one, np.array(2, dtype))) - 1.0

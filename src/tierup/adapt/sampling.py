@@ -1,0 +1,112 @@
+"""Live calls -> workers that answer them again, for life: one at a time, as often as a small budget allows."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+from weakref import WeakMethod
+
+import msgspec
+
+if TYPE_CHECKING:
+    from tierup.adapt.messages import CheckedCall
+    from tierup.adapt.tensors import TensorData
+    from tierup.config import Config
+    from tierup.store.source import Source
+
+LIMIT_S = 60.0  # what takes longer is left out
+_MOST_WAITING = 8
+
+# The calls after a swap that are checked whatever it costs; then the budget decides, within these bounds.
+FIRST_CALLS = (1, 7, 56)
+LEAST_CALLS, MOST_CALLS = 64, 1 << 18
+SHARE = 0.01  # of one core's time that answering again may take
+
+
+def next_sample(number: int, seconds: float, calls_per_s: float) -> int:
+    """After how many calls to take the next one: `number` were taken since the swap, the last took `seconds`."""
+    if number < len(FIRST_CALLS):
+        return FIRST_CALLS[number]
+    return max(LEAST_CALLS, min(MOST_CALLS, int(calls_per_s * seconds / SHARE)))
+
+
+class Sample(msgspec.Struct, frozen=True):
+    """A call with its answer, in memory only. `number` is the call's, `program` that of the program that answered."""
+
+    inputs: tuple[TensorData, ...]
+    outputs: tuple[TensorData, ...]
+    number: int
+    program: int
+
+
+class Sampler:
+    """A queue and its thread."""
+
+    def __init__(self) -> None:
+        self._start_fresh()
+        os.register_at_fork(after_in_child=self._start_fresh)
+
+    def _start_fresh(self) -> None:
+        self._changed = threading.Condition()
+        self._waiting: deque[tuple[Sample, Source, Config, Any]] = deque()
+        self._running = False
+
+    def check(
+        self, sample: Sample, source: Source, config: Config, done: Callable[[Sample, CheckedCall | str], None]
+    ) -> bool:
+        """Have a call answered again; `done`, a method that is held weakly, is told what came of it. False if there is
+        too much to do already."""
+        with self._changed:
+            if len(self._waiting) >= _MOST_WAITING:
+                return False
+            self._waiting.append((sample, source, config, WeakMethod(done)))
+            if self._running:
+                return True
+            self._running = True
+        threading.Thread(target=self._work, name="tierup-sampling", daemon=True).start()
+        return True
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until nothing is left to check; returns whether that is so."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._running, timeout_s)
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                if not self._waiting:
+                    self._running = False
+                    self._changed.notify_all()
+                    return
+                sample, source, config, done = self._waiting.popleft()
+            if done() is not None:
+                result = _checked(sample, source, config)
+                tell = done()
+                if tell is not None:
+                    tell(sample, result)
+
+
+def _checked(sample: Sample, source: Source, config: Config) -> CheckedCall | str:
+    """What a worker found, or why it did not."""
+    from tierup.adapt.builders import run_all_in_background
+    from tierup.adapt.messages import CheckCall, CheckedCall, Failure
+    from tierup.adapt.tiering import as_file
+    from tierup.adapt.workers import WorkersUnavailable
+    from tierup.store.plans import Plans
+
+    try:
+        with as_file(source, Plans(config.cache_path).folder) as (path, stamp):
+            job = CheckCall(path, stamp, sample.inputs, sample.outputs)
+            (reply,) = run_all_in_background([job], at_most=1, limit_s=LIMIT_S)
+    except (WorkersUnavailable, OSError, ValueError) as error:
+        return str(error)
+    if isinstance(reply, Failure):
+        return reply.reason
+    assert isinstance(reply, CheckedCall)  # the only other reply that fits such a job
+    return reply
+
+
+SAMPLER = Sampler()  # one for the process

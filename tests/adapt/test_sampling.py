@@ -1,0 +1,174 @@
+"""Live calls that are answered again: what counts as wrong, how often it is looked, and kernels that are found out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.adapt.test_care import X, compared, named, settings
+from tests.store.samples import entries, floats, perceptron, saved
+
+import tierup
+from tierup import _native
+from tierup.adapt import tiering
+from tierup.adapt.care import Care
+from tierup.adapt.check import check_call, difference
+from tierup.adapt.memory import MEMORY, place_of
+from tierup.adapt.messages import CheckCall, CheckedCall
+from tierup.adapt.sampling import FIRST_CALLS, LEAST_CALLS, MOST_CALLS, SAMPLER, Sample, next_sample
+from tierup.adapt.tensors import TensorData, records_of
+from tierup.codegen.target import target_of
+from tierup.profile.identity import identify
+from tierup.runtime.progress import Progress
+from tierup.store.learned import Store
+from tierup.store.objects import ObjectCache
+from tierup.store.rows import Decision, Quarantine
+
+
+def test_errors_as_large_as_the_baselines_are_right() -> None:
+    wide = np.random.default_rng(0).standard_normal(1000)
+    narrow = wide.astype(np.float32)
+    assert difference("y", narrow, narrow, wide) == ""
+    assert difference("y", (wide * (1 + 1e-6)).astype(np.float32), narrow, wide) == ""
+    wrong = narrow.copy()
+    wrong[7] += np.float32(0.01)
+    assert difference("y", wrong, narrow, wide).startswith("'y' has ")
+    assert "RMS" in difference("y", (wide * (1 + 2e-5)).astype(np.float32), narrow, wide)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_what_is_not_finite_must_not_be_new(bad: float) -> None:
+    wide = np.ones(5)
+    narrow = wide.astype(np.float32)
+    answer = narrow.copy()
+    answer[2] = bad
+    assert "not finite" in difference("y", answer, narrow, wide)
+    assert difference("y", answer, answer, answer.astype(np.float64)) == ""
+
+
+def test_integers_must_agree_where_the_baseline_is_sure() -> None:
+    narrow, wide = np.array([1, 2, 3]), np.array([1, 2, 4])
+    assert difference("y", np.array([1, 2, 9]), narrow, wide) == ""  # on a jump
+    assert difference("y", np.array([1, 7, 3]), narrow, wide) == "'y' has 1 of 3 elements wrong"
+    assert "shape" in difference("y", np.zeros(4, int), narrow, wide)
+
+
+def test_samples_are_taken_within_a_budget() -> None:
+    assert [next_sample(number, 1e9, 1e9) for number in range(len(FIRST_CALLS))] == list(FIRST_CALLS)
+    later = len(FIRST_CALLS)
+    assert next_sample(later, 0.1, 1000) == 10_000  # 10 s at 1000 calls a second, of which 0.1 s is 1%
+    assert next_sample(later, 1e-6, 1000) == LEAST_CALLS
+    assert next_sample(later, 1e3, 1e6) == MOST_CALLS
+
+
+def sample(number: int) -> Sample:
+    return Sample((TensorData("x", 1, (1,), bytes([number, 0, 0, 0])),), (), number, 1)
+
+
+def test_two_that_are_suspicious_make_one_that_is_wrong(tmp_path: Path) -> None:
+    care = Care(Progress(), settings(tmp_path), "net")
+    odd = CheckedCall("suspicious", "it is odd", 0.1)
+    assert care.judge(sample(1), odd) == ""
+    assert care.judge(sample(1), odd) == ""  # the same inputs say nothing new
+    assert care.judge(sample(2), CheckedCall("same", "", 0.1)) == ""
+    assert care.judge(sample(3), odd) == ""
+    assert care.judge(sample(4), odd) == "it is odd; at most 2 calls got such answers"
+    assert care.checked == 5
+    assert [found.number for found, _ in care.evidence] == [1, 1, 3, 4]
+
+
+def test_a_worker_tells_right_from_wrong(tmp_path: Path) -> None:
+    path = saved(tmp_path, perceptron())
+    right = tierup.load(path, config=tierup.Config(force_tier=0))(x=X)
+    inputs, outputs = records_of({"x": X}), records_of(right)
+    assert inputs is not None
+    assert outputs is not None
+    assert check_call(CheckCall(str(path), None, inputs, outputs)).verdict == "same"
+    wrong = records_of({"y": right["y"] * np.float32(1.001)})
+    assert wrong is not None
+    found = check_call(CheckCall(str(path), None, inputs, wrong))
+    assert found.verdict == "different"
+    assert "'y'" in found.reason
+
+
+@pytest.fixture
+def climbed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tierup.Model:
+    """A model on tier 1, under care."""
+    monkeypatch.delenv("TIERUP_FORCE_TIER")
+    monkeypatch.setattr("tierup.profile.machine.measure_once", lambda folder: None)
+    monkeypatch.setattr(tiering, "_time_apart", lambda *_: (compared(0.5),))
+    loaded = tierup.load(saved(tmp_path, perceptron()), config=settings(tmp_path))
+    loaded(x=X)
+    assert loaded._progress.wait(120)
+    assert loaded.report().tier == 1
+    return loaded
+
+
+def corrupt(loaded: tierup.Model) -> str:
+    """Overwrite the beginning of the first kernel: it returns at once, and writes nothing."""
+    target = target_of(identify())
+    assert target is not None
+    key = loaded._serving.keys[0]
+    code = ObjectCache(loaded._config.cache_dir / "objects").get_digest(key, target)
+    assert code is not None
+    assert loaded.program is not None
+    bad = _native.Code([b"\x31\xc0\xc3" + code[3:]])  # xor eax, eax; ret
+    loaded.program.publish({0: (bad.addresses[0], bad)})
+    return key
+
+
+def call(loaded: tierup.Model, number: int) -> Any:
+    """One call, and what it led to: samples are checked in a process of their own."""
+    answer = loaded(x=floats(3, 40) + np.float32(number))["y"]
+    assert SAMPLER.wait(60)
+    return answer
+
+
+@pytest.mark.skipif(identify().architecture != "x86_64", reason="the corrupt code is x86's")
+def test_a_kernel_that_is_corrupted_after_its_proof_is_found(climbed: tierup.Model, tmp_path: Path) -> None:
+    good = tierup.load(tmp_path / "model.onnx", config=tierup.Config(force_tier=0))
+    key = corrupt(climbed)
+    wrong = 0
+    for number in range(sum(FIRST_CALLS)):
+        right = good(x=floats(3, 40) + np.float32(number))["y"]
+        wrong += not np.allclose(call(climbed, number), right, atol=1e-5)
+        if climbed.report().to_dict()["counters"]["quarantined"]:
+            break
+    report = climbed.report().to_dict()
+    assert 1 <= wrong <= FIRST_CALLS[0] + 1  # the first sample after the swap finds it
+    assert (report["tier"], report["counters"]["quarantined"]) == (0, 1)
+    assert named(report, "quarantined")[0]["kernels"] == (key,)
+    assert f"at most {wrong} calls" in report["reason"]
+    assert report["evidence"][0]["call"] == named(report, "quarantined")[0]["call"]
+    for number in range(5):  # from now on it is right
+        right = good(x=floats(3, 40) + np.float32(number))["y"]
+        np.testing.assert_allclose(call(climbed, number), right, atol=1e-6)
+    assert MEMORY.wait(60)
+    with Store(place_of(climbed._config)) as store:
+        assert [found.row.key for found in store.all(Quarantine)] == [key]
+        assert [found.row.outcome for found in store.all(Decision)] == ["quarantined"]
+    assert entries(tmp_path) == []
+
+
+@pytest.mark.skipif(identify().architecture != "x86_64", reason="the corrupt code is x86's")
+def test_a_warm_model_without_a_predecessor_is_taken_out_too(climbed: tierup.Model, tmp_path: Path) -> None:
+    warm = tierup.load(tmp_path / "model.onnx", config=climbed._config)
+    assert warm.report().tier == 1
+    expected = climbed(x=X)["y"]
+    corrupt(warm)
+    warm.sample_after(2)
+    for _ in range(2):
+        call(warm, 0)
+    assert warm.report().to_dict()["counters"]["quarantined"] == 1
+    np.testing.assert_allclose(warm(x=X)["y"], expected, atol=1e-6)
+    assert warm.report().tier == 0
+
+
+def test_right_answers_are_left_alone(climbed: tierup.Model) -> None:
+    for number in range(sum(FIRST_CALLS) + 1):
+        call(climbed, number)
+    report = climbed.report().to_dict()
+    assert report["checked_calls"] == len(FIRST_CALLS)
+    assert (report["tier"], report["counters"]["quarantined"], report["evidence"]) == (1, 0, [])

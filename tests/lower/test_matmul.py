@@ -126,6 +126,44 @@ def test_a_result_that_is_rounded_for_the_next_product() -> None:
     assert len(call.kernels) == 1
 
 
+@pytest.mark.parametrize("kind", [DType.I8, DType.U8, DType.I16])
+@pytest.mark.parametrize("rows", [1, 3, 13])
+def test_weights_of_small_integers_are_widened_as_they_are_read(kind: DType, rows: int) -> None:
+    w = integers(kind, 10, 21)
+
+    def build(b: GraphBuilder) -> int:
+        right = b.op("core.cast", const(b, w, kind.numpy), to=DType.F32.code, saturate=1)
+        return b.op("core.matmul", f32(b, "n", 10), right)
+
+    x = RANDOM.standard_normal((rows, 10)).astype(np.float32)
+    got, wanted, call = run(build, x)
+    size = np.abs(x.astype(np.float64)) @ np.abs(w.astype(np.float64))
+    assert (np.abs(got - wanted) <= EPS * (4 + np.sqrt(10)) * size).all()
+    (kernel,) = [kernel for region, kernel in call.kernels if region.kind == "matmul"]
+    assert {b.name: b.dtype for b in kernel.program.buffers}["w"] is kind
+
+
+@pytest.mark.parametrize("rows", [0, 1, 5, 9])
+@pytest.mark.parametrize("blocks", [1, 3])
+def test_scales_of_blocks(blocks: int, rows: int) -> None:
+    """Each block of 6 rows of the right side has a scale for each column."""
+    w, scales = integers(DType.I8, 6 * blocks, 7), RANDOM.standard_normal((blocks, 7)).astype(np.float32)
+
+    def build(b: GraphBuilder) -> int:
+        sides = (const(b, w, np.int8), const(b, scales))
+        return b.op("core.add", b.op("core.matmul_blocks", f32(b, "n", 6 * blocks), *sides, block=6), f32(b, 7))
+
+    x, bias = (
+        RANDOM.standard_normal((rows, 6 * blocks)).astype(np.float32),
+        RANDOM.standard_normal(7).astype(np.float32),
+    )
+    got, wanted, call = run(build, x, bias)
+    size = np.abs(x.astype(np.float64)) @ np.abs(w * np.repeat(scales, 6, 0)) + np.abs(bias)
+    assert (np.abs(got - wanted) <= EPS * (4 + np.sqrt(6 * blocks)) * size).all()
+    kernels = [kernel for region, kernel in call.kernels if region.kind == "matmul"]
+    assert [buffer.name for buffer in kernels[0].program.buffers] == ["a", "w", "scales", "e0", "out"]
+
+
 def test_rows_that_do_not_begin_with_a_word_are_copied() -> None:
     w = integers(DType.I8, 4, 5)
 

@@ -74,15 +74,30 @@ def test_narrow_floats(op: str, dtype: Any) -> None:
             assert_equal(graph, lowered(graph, weights), weights, feeds)
 
 
-def test_packed_weights_stay_packed() -> None:
-    """Nothing that was made for the decomposed graph is as large as the weight, which would be eight times larger."""
-    packed = u8(64, 4, 16)
-    inputs = [f(3, 128), packed, f(64, 4)]
-    graph, weights, _ = single("ms.MatMulNBits", inputs, constants=(1, 2), K=128, N=64, block_size=32)
+@pytest.mark.parametrize("bits", [2, 4, 8])
+@pytest.mark.parametrize("zeros", [False, True])
+def test_packed_weights_stay_small(bits: int, zeros: bool) -> None:
+    """Each number is a byte, two with zero points of 8 bits, and not four."""
+    packed, each = u8(256, 4, 16 * bits // 4), u8(256, 4 * bits // 8)
+    inputs = [f(3, 128), packed, f(256, 4), *([each] if zeros else [])]
+    graph, weights, feeds = single(
+        "ms.MatMulNBits", inputs, constants=(1, 2, 3), K=128, N=256, block_size=32, bits=bits
+    )
     after = lowered(graph, weights)
+    assert_equal(graph, after, weights, feeds)
     sizes = sorted(weights[digest].nbytes for _, digest in after.weights)
-    assert sizes[-1] == packed.nbytes
-    assert sizes[-2] <= 64 * 4 * 4
+    assert sizes[-1] == 128 * 256 * (2 if zeros and bits == 8 else 1)
+    assert sizes[-2] <= 256 * 4 * 4
+    assert [node.op for node in after.nodes] == ["core.matmul_blocks"]
+
+
+def test_blocks_that_are_not_whole_stay_packed() -> None:
+    packed = u8(64, 5, 16)
+    inputs = [f(3, 140), packed, f(64, 5)]
+    graph, weights, feeds = single("ms.MatMulNBits", inputs, constants=(1, 2), K=140, N=64, block_size=32)
+    after = lowered(graph, weights)
+    assert_equal(graph, after, weights, feeds)
+    assert max(weights[digest].nbytes for _, digest in after.weights) == packed.nbytes
 
 
 def test_the_rest_is_kept() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from tests.rewrite.lowered import RNG, check, f, i8, lowered, reason, single, u8, versions
+from tests.rewrite.lowered import RNG, assert_equal, check, f, i8, lowered, reason, single, u8, versions
 
 from tierup.ir.types import Array, DType, TensorType
 
@@ -179,3 +179,15 @@ def test_qlinear_matmul_of_small_floats() -> None:
 
 def test_scales_of_unknown_rank_stay() -> None:
     assert "rank" in reason("QuantizeLinear", f(3, 4), np.ones((), np.float32), form="unranked")
+
+
+@pytest.mark.parametrize(("zero", "sums"), [(128, 0), (100, 1)], ids=["fits", "does not fit"])
+def test_zero_points_of_constants_are_taken_off_where_bytes_hold_that(zero: int, sums: int) -> None:
+    """Otherwise they are taken off the result, with the sums of the rows."""
+    x, w = u8(5, 12), u8(12, 7)
+    w[0, :2] = 0, 255
+    inputs = [x, w, np.uint8(3), np.full(7, zero, np.uint8)]
+    graph, weights, feeds = single("onnx.MatMulInteger", inputs, constants=(1, 3))
+    after = lowered(graph, weights)
+    assert_equal(graph, after, weights, feeds)
+    assert [node.op for node in after.nodes].count("core.reduce_sum") == sums

@@ -81,7 +81,7 @@ class Sized:
             fits = math.prod(shapes[0]) == math.prod(result)
         elif node.op == "core.broadcast":
             fits = _broadcast([shapes[0], result]) == result
-        elif node.op == "core.matmul":
+        elif node.op in ("core.matmul", "core.matmul_blocks"):
             fits = shapes[0][-1] == shapes[1][-2]
         elif node.op == "core.slice":
             fits = self._inside(node, shapes[0])

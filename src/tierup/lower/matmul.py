@@ -43,7 +43,7 @@ from tierup.lower.tile import (
 from tierup.lower.views import View, Views, row_major
 from tierup.lower.windows import Spot
 from tierup.plan.packing import SUMMED, WORDS
-from tierup.plan.products import constant_behind
+from tierup.plan.products import Right, constant_right
 from tierup.plan.regions import Region
 
 # Vectors in a panel -> rows in a full tile: about 24 accumulators, which leaves registers for the panel and broadcasts.
@@ -92,9 +92,10 @@ class _Matmul:
         self._sizes = Sizes()
         self._names = Names()
         *batch, rows, self._n = region.domain
-        constant = constant_behind(graph, self._input(1))
-        self._packed = constant is not None and len(self._shape(1)) == 2
-        self._weight = self._input(1) if constant is None else constant
+        right = constant_right(graph, self._product) if len(self._shape(1)) == 2 else None
+        self._packed = right is not None
+        self._right = right or Right(self._input(1))
+        self._weight = self._right.value
         flat = len(self._shape(1)) == 2
         self._batch: list[Dim] = [] if flat else list(batch)
         self._m = dims.product([*batch, rows]) if flat else rows
@@ -165,6 +166,8 @@ class _Matmul:
         sides = (self._input(0), self._weight)
         kinds = [DType.I32 if self._words is not None else self._dtype(side) for side in sides]
         buffers = [Buffer(name, kind) for name, kind in zip(("a", "w"), kinds, strict=True)]
+        scales = [] if self._right.scales is None else [self._right.scales]
+        buffers += [Buffer("scales", self._dtype(value)) for value in scales]
         buffers += [Buffer(name, self._dtype(value)) for value, name in self._epilogue.operands.items()]
         buffers.append(Buffer("out", self._dtype(result), "out"))
         if self._turned:
@@ -174,7 +177,7 @@ class _Matmul:
         right = Panels(self._weight, self._width, form) if self._packed else self._b.base
         return Kernel(
             program,
-            (self._a.base, right, *self._epilogue.operands, result),
+            (self._a.base, right, *scales, *self._epilogue.operands, result),
             tuple(self._sizes.dims),
             (*((size, 1) for size in self._batch), (self._n, self._width)),
             self._grain(),
@@ -245,6 +248,8 @@ class _Matmul:
 
     def _total(self, body: list[Statement], rows: int) -> str:
         """The sums of a tile: block by block where they are long, so that rounding does not grow with their length."""
+        if self._right.scales is not None:
+            return self._scaled_blocks(body, rows, self._right.block)
         steps = self._steps
         if not isinstance(steps, int) or steps <= _BLOCK or not self._sum.is_float:
             return self._block(body, rows, steps)
@@ -262,8 +267,21 @@ class _Matmul:
             return last
         return total
 
-    def _block(self, body: list[Statement], rows: int, length: Dim, block: str = "", begin: int = 0) -> str:
-        """Sums over `length` steps, from `begin` or from the position of the loop `block` on."""
+    def _scaled_blocks(self, body: list[Statement], rows: int, block: int) -> str:
+        """Σ over blocks of rows of the right side: their scales times their sums."""
+        count, tile = self._dims.floordiv(self._k, block), Tile(self._sum, (f"i{rows}", "j"))
+        start, old, new, total, scale = (self._names.new(hint) for hint in ("zero", "old", "new", "total", "scale"))
+        columns = Index(((f"b{rows}", self._sizes.of(self._n)), ("j", 1)))
+        inner: list[Statement] = [Load(scale, Tile(self._sum, ("j",)), "scales", columns)]
+        inner.append(Map(new, tile, "fma", (self._block(inner, rows, block, f"b{rows}", each=block), scale, old)))
+        loop = Loop(f"b{rows}", self._sizes.of(count), 1, tuple(inner), ((old, start),), (new,), (total,))
+        body += [Fill(start, tile, 0.0), loop]
+        return total
+
+    def _block(
+        self, body: list[Statement], rows: int, length: Dim, block: str = "", begin: int = 0, each: int = 1
+    ) -> str:
+        """Sums over `length` steps, from `begin` or from the position of the loop `block`, times `each`, on."""
         i, k, split = f"i{rows}", f"k{rows}", self._split(rows)
         summed = split == 1 and self._words is None  # by the loop itself
         tile = Tile(self._sum, (i, "j") if summed else (i, k, "j"))
@@ -271,7 +289,7 @@ class _Matmul:
         kind = self._sum if self._words is None else DType.I32
         right = Load(b, Tile(kind, (k, "j")), "scratch" if self._turned else "w", self._right_index(k))
         left = Load(a, Tile(kind, (i, k)), "a", self._at(self._a, i, k))
-        loads = (_shifted(load, k, block, begin, self._sizes, self._dims) for load in (right, left))
+        loads = (_shifted(load, k, block, begin, each, self._sizes, self._dims) for load in (right, left))
         add: tuple[Statement, ...] = (Map(new, tile, "fma", (a, b, old)),)
         if self._words is not None:
             add = tuple(self._word_dot(self._words, new, tile, left, right, old))
@@ -330,11 +348,12 @@ def _panel_vectors(columns: Dim, lanes: int, threads: int) -> int:
     return min(_TILES, key=busiest)
 
 
-def _shifted(load: Load, k: str, block: str, begin: int, sizes: Sizes, dims: DimBuilder) -> Load:
-    """The same load further along the sum: by the position of the loop `block`, or by a number."""
+def _shifted(load: Load, k: str, block: str, begin: int, each: int, sizes: Sizes, dims: DimBuilder) -> Load:
+    """The same load further along the sum: by the position of the loop `block`, times `each`, or by a number."""
     ((_, stride),) = [entry for entry in load.index.axes if entry[0] == k]
     if block:
-        return replace(load, index=replace(load.index, axes=(*load.index.axes, (block, stride))))
+        further = sizes.of(dims.mul(_dim(stride, sizes), each))
+        return replace(load, index=replace(load.index, axes=(*load.index.axes, (block, further))))
     if begin == 0:
         return load
     offset = dims.add(_dim(load.index.offset, sizes), dims.mul(_dim(stride, sizes), begin))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from tierup.ir.graph import Graph, Node, ValueId
 from tierup.ir.types import DType, Shape
@@ -11,7 +12,7 @@ from tierup.plan.regions import ELEMENTWISE, NARROW, Region, legality, present_a
 
 EPILOGUE = ELEMENTWISE | {"cast"}  # what a product takes in behind it
 
-_KINDS = {"core.matmul": "matmul", "core.conv_last": "conv"}
+_KINDS = {"core.matmul": "matmul", "core.matmul_blocks": "matmul", "core.conv_last": "conv"}
 
 
 def products(graph: Graph) -> list[Region]:
@@ -53,7 +54,7 @@ def _with_epilogue(
     ways comes together again.
     """
     nodes, best = [product], [product]
-    by_row = graph.nodes[product].op == "core.matmul"  # whose rows lie one after the other
+    by_row = _KINDS[graph.nodes[product].op] == "matmul"  # whose rows lie one after the other
     inside = set(graph.nodes[product].outputs)
     pending = {use for value in graph.nodes[product].outputs if value is not None for use in uses.get(value, ())}
     while pending:
@@ -112,11 +113,25 @@ def operand_reach(shape: Shape, domain: Shape) -> tuple[bool, bool] | None:
     return any(rows), present[-1] and domain[-1] != 1
 
 
-def constant_behind(graph: Graph, value: ValueId) -> ValueId | None:
-    """The constant that a value is, or is the cast of."""
+@dataclass(frozen=True)
+class Right:
+    """A constant right side: the matrix that lies in memory, which may have to be cast, and where it is scaled in
+    blocks of `block` rows, the scales, one for each block and column."""
+
+    value: ValueId
+    scales: ValueId | None = None
+    block: int = 0
+
+
+def constant_right(graph: Graph, product: Node) -> Right | None:
+    """The right side of a product as a constant, or as the cast of one."""
     constants = {constant for constant, _ in graph.weights}
+    value, *more = product.inputs[1:]
+    assert value is not None
+    if product.op == "core.matmul_blocks":
+        return Right(value, more[0], int(product.attrs["block"]))
     if value in constants:
-        return value
+        return Right(value)
     casts = (node.inputs[0] for node in graph.nodes if node.op == "core.cast" and node.outputs[0] == value)
     source = next(casts, None)
-    return source if source in constants else None
+    return Right(source) if source is not None and source in constants else None

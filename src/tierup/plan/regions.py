@@ -104,7 +104,7 @@ def legality(graph: Graph, node: Node) -> str | None:
     for value in (*node.inputs, *node.outputs):
         if value is not None and tensor(graph, value).dtype not in known:
             return f"{tensor(graph, value).dtype!r} is not compiled yet"
-    if node.op == "core.matmul":
+    if node.op in ("core.matmul", "core.matmul_blocks"):
         return _matmul_legality(graph, node)
     if node.op == "core.conv_last":
         return _conv_legality(graph, node)
@@ -118,6 +118,9 @@ def legality(graph: Graph, node: Node) -> str | None:
 
 
 def _matmul_legality(graph: Graph, node: Node) -> str | None:
+    if node.op == "core.matmul_blocks":
+        constants = {value for value, _ in graph.weights}
+        return None if constants.issuperset(node.inputs[1:]) else "its integers or scales are known only in the call"
     left, right = (tensor(graph, value) for value in node.inputs)
     batch = shape_of(tensor(graph, node.outputs[0]))[:-2]
     if len(shape_of(right)) != 2 and any(present_axes(shape_of(side)[:-2], batch) is None for side in (left, right)):

@@ -388,6 +388,20 @@ def _bilinear(step: Step, a: Bounded, b: Bounded, *rest: Bounded) -> Bounded:
     return _freed(step.summed(value, bound, terms), _unsure_terms(step, a, b, more))
 
 
+def _scaled_product(step: Step, a: Bounded, w: Bounded, scales: Bounded) -> Bounded:
+    """As a product, on absolute values of the scales, too, which are one rounding more. What is not finite times a sum
+    that may be of either sign is free."""
+    sizes = [
+        size_of(a.value) if a.bound is None else a.magnitude,
+        np.abs(w.value.astype(np.float64)),
+        size_of(scales.value),
+    ]
+    bound = 2 * step(*sizes)
+    result = step.summed(step(a.value, w.value, scales.value), bound, a.value.shape[-1])
+    unsure = ~np.isfinite(scales.value).all(0) | np.any(scales.free) | np.any(w.free)
+    return _freed(result, np.asarray(unsure))
+
+
 def _terms(step: Step, a: Bounded, b: Bounded) -> int:
     return math.prod(b.value.shape[1:]) if step.node.op == "core.conv" else b.value.shape[-2]
 
@@ -473,6 +487,7 @@ _BY_NAME: dict[str, Rule] = {
     **dict.fromkeys(("reshape", "transpose", "broadcast", "slice"), _moved(0)),
     **dict.fromkeys(("gather", "gather_elements", "gather_nd"), _looked_up),
     **dict.fromkeys(("matmul", "conv", "conv_last"), _bilinear),
+    "matmul_blocks": _scaled_product,
     **dict.fromkeys(("iota", "shape"), _known),
     "mul": _on_floats(_product),
     "div": _on_floats(_quotient),

@@ -29,6 +29,7 @@ from tierup.reference.bound_recurrent import overflowed, recurrent_rules
 from tierup.reference.bound_rules import RULES as SINGLE_RULES
 from tierup.reference.bounded import FORMATS, Bounded, Step
 from tierup.reference.core_recurrent import gru, lstm, rnn
+from tierup.reference.precision import down, up
 
 __all__ = [
     "EPS", "Bounded", "NoRule", "evaluate_bounded", "evaluate_plainly", "longest_sum", "missing_rules", "tolerance",
@@ -63,7 +64,7 @@ def _terms(node: Node, shape: Callable[[ValueId], Sequence[int]]) -> int:
     match node.op:
         case "core.reduce_sum" | "core.reduce_prod":
             return math.prod(size(0)[axis] for axis in node.attrs["axes"])
-        case "core.matmul":
+        case "core.matmul" | "core.matmul_blocks":
             return size(0)[-1]
         case "core.rnn" | "core.gru" | "core.lstm":
             return size(1)[0]
@@ -139,8 +140,9 @@ def evaluate_plainly(graph: Graph, weights: Weights, inputs: Sequence[Array]) ->
 
 def _plainly(node: Node, given: Sequence[Array]) -> Sequence[Array]:
     match node.op:
-        case "core.matmul":
-            return (_product_in_order(*given),)
+        case "core.matmul" if given[0].dtype.kind not in "iu":
+            total = _product_in_order(*map(up, given))  # narrow floats add up in f32
+            return (total if "to" in node.attrs else down(total, given[0].dtype),)
         case "core.rnn" | "core.gru" | "core.lstm":
             return _RECURRENCES[node.op](node, *given, product=_product_in_order)
         case _:

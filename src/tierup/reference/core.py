@@ -23,11 +23,11 @@ from tierup.reference.precision import down, rounded, up
 __all__ = [
     "abs_", "acos", "acosh", "add", "and_", "argmax", "argmin", "asin", "asinh", "atan", "atanh", "bitcast",
     "broadcast", "cast", "ceil", "concat", "conv", "conv_last", "conv_transpose", "cos", "cosh", "cumprod", "cumsum",
-    "div", "eq", "erf", "exp", "expm1", "floor", "fmod", "gather", "gather_elements", "gather_nd", "gru", "iota", "le",
-    "log", "log1p", "lstm", "lt", "matmul", "max_", "min_", "mod", "mul", "neg", "nonzero", "not_", "or_", "pad",
-    "pool_max", "pool_sum", "pow_", "reduce_max", "reduce_min", "reduce_prod", "reduce_sum", "reshape", "resize", "rnn",
-    "round_", "scatter_elements", "scatter_nd", "select", "shape", "shl", "shr", "sin", "sinh", "slice_", "sqrt", "sub",
-    "tan", "tanh", "topk", "transpose", "xor",
+    "div", "eq", "erf", "exp", "expm1", "floor", "fmod", "gather", "gather_elements", "gather_nd", "gru", "iota",
+    "le", "log", "log1p", "lstm", "lt", "matmul", "matmul_blocks", "max_", "min_", "mod", "mul", "neg", "nonzero",
+    "not_", "or_", "pad", "pool_max", "pool_sum", "pow_", "reduce_max", "reduce_min", "reduce_prod", "reduce_sum",
+    "reshape", "resize", "rnn", "round_", "scatter_elements", "scatter_nd", "select", "shape", "shl", "shr", "sin",
+    "sinh", "slice_", "sqrt", "sub", "tan", "tanh", "topk", "transpose", "xor",
 ]  # fmt: skip
 
 Reference = Callable[..., Any]
@@ -273,3 +273,11 @@ def matmul(node: Node, a: Array, b: Array) -> Array:
         return np.asarray(np.matmul(a.astype(np.int32), b.astype(np.int32)))
     product = np.matmul(up(a), up(b))
     return np.asarray(product) if "to" in node.attrs else down(product, a.dtype)
+
+
+def matmul_blocks(node: Node, a: Array, w: Array, scales: Array) -> Array:
+    """Σ over blocks of scale · Σ a · w."""
+    (size, columns), block = w.shape, int(node.attrs["block"])
+    left = a.reshape(-1, size // block, block).swapaxes(0, 1)
+    sums = np.matmul(left, w.reshape(size // block, block, columns).astype(a.dtype))
+    return np.asarray(np.sum(sums * scales[:, None], axis=0).reshape(*a.shape[:-1], columns))

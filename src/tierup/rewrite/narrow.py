@@ -14,14 +14,19 @@ from tierup.rewrite.walk import Rewriter, Values
 
 
 def narrow(out: Rewriter, node: Node) -> Values | None:
-    """a · w = Σ bf16(a) · bf16(w) in f32, where w is a constant matrix of pairs of rows."""
+    """a · w = Σ bf16(a) · bf16(w) in f32, where w is a constant matrix of pairs of rows; bytes are exact in bf16."""
     if node.op != "core.matmul" or "to" in node.attrs:
         return None
     a, w = node.inputs
     shape = out.shape(w)
-    if a is None or w is None or shape is None or out.digest_of(w) is None or out.dtype(w) is not DType.F32:
+    if a is None or w is None or shape is None or out.dtype(w) is not DType.F32:
         return None
     if len(shape) != 2 or not isinstance(shape[0], int) or shape[0] % 2:
+        return None
+    behind = out.producer(w)
+    if behind is not None and behind.op == "core.cast" and out.dtype(behind.inputs[0]) in (DType.I8, DType.U8):
+        w = behind.inputs[0]
+    if w is None or out.digest_of(w) is None:
         return None
     b = Core(out)
     return [b.op("matmul", b.cast(a, DType.BF16), b.cast(w, DType.BF16), to=DType.F32.code)]

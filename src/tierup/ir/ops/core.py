@@ -192,6 +192,11 @@ OPS: tuple[Op, ...] = (
             "matrix product over broadcast batches; bytes give i32; f16, bf16 accumulate in f32, and bf16 "
             "answers in f32 where `to` says so",
         ),
+        (
+            "matmul_blocks",
+            rules.matmul_blocks,
+            "matrix product of f32 by small integers, each `block` of their rows with a scale for each column",
+        ),
         ("conv", rules.conv, "convolution of x[N, C, ...] by w[M, C / group, ...] with the value pads; bytes give i32"),
         (
             "conv_last",

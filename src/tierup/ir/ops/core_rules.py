@@ -384,6 +384,21 @@ def matmul(ctx: Infer) -> list[Out]:
     return [Out(dtype, (*batch, a[-2], b[-1]))]
 
 
+def matmul_blocks(ctx: Infer) -> list[Out]:
+    a, w, scales = (_known_rank(ctx, number) for number in range(3))
+    if len(a) < 2 or len(w) != 2 or len(scales) != 2:
+        raise InferError("a scaled product takes at least two axes by two by two")
+    block, size = int(ctx.attrs["block"]), w[0]
+    if ctx.dtype(0) is not DType.F32 or ctx.dtype(2) is not DType.F32 or ctx.dtype(1) not in (*_BYTES, DType.I16):
+        raise InferError("a scaled product is of f32 by small integers with scales of f32")
+    if not isinstance(size, int) or block < 1 or size % block:
+        raise InferError(f"{size} rows are no whole blocks of {block}")
+    _agree(a[-1], size, "the columns of the left side must be the rows of the right side")
+    _agree(scales[0], size // block, "each block of rows must have a row of scales")
+    _agree(scales[1], w[1], "each column must have a scale")
+    return [Out(DType.F32, (*a[:-1], w[1]))]
+
+
 def _window_attrs(ctx: Infer, spatial: int, *names: str) -> list[tuple[int, ...]]:
     rows = [tuple(ctx.attrs[name]) for name in names]
     for name, row in zip(names, rows, strict=True):

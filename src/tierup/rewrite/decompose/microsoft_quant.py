@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 
 from tierup.ir.graph import Node, ValueId
-from tierup.ir.types import DType
+from tierup.ir.types import Array, DType
 from tierup.reference.ms_quant import _BNB4
 from tierup.rewrite.decompose.core import Core, Decomposition
 from tierup.rewrite.decompose.elementwise import leaky, sigmoid
@@ -161,6 +161,10 @@ def _matmul_nbits(b: Core, n: Node) -> ValueId:
     x, zero_points, groups, bias = b.input(n), b.given(n, 3), b.given(n, 4), b.given(n, 5)
     rows, size, bits, block = (int(n.attrs[name]) for name in ("N", "K", "bits", "block_size"))
     wide = b.wide(x)
+    known = _known_blocks(b, n) if groups is None else None
+    if known is not None and b.rank(wide) > 1:
+        result = b.op("matmul_blocks", wide, *known, block=block)
+        return b.cast(result if bias is None else b.add(result, b.wide(bias)), b.dtype(x))
     work, count = b.dtype(wide), -(-size // block)
 
     def of_column(table: ValueId) -> ValueId:
@@ -178,6 +182,38 @@ def _matmul_nbits(b: Core, n: Node) -> ValueId:
     weight = b.mul(b.sub(values, offset), of_column(_rows(b, b.input(n, 2), rows)))
     result = matmul(b, wide, b.transpose(weight, (1, 0)))
     return b.cast(result if bias is None else b.add(result, b.wide(bias)), b.dtype(x))
+
+
+def _known_blocks(b: Core, n: Node) -> tuple[ValueId, ValueId] | None:
+    """Wᵀ of MatMulNBits as a constant of bytes, less its zero points, and the scales of its blocks; None where one of
+    them is known only in the call, or blocks are not whole."""
+    rows, size, bits, block = (int(n.attrs[name]) for name in ("N", "K", "bits", "block_size"))
+    packed, scales = (b.out.constant(b.input(n, index)) for index in (1, 2))
+    given = b.given(n, 3)
+    zeros = None if given is None else b.out.constant(given)
+    count = size // block
+    if packed is None or scales is None or size % block or (given is not None and zeros is None):
+        return None
+    if scales.dtype != np.float32 or b.dtype(b.wide(b.input(n))) is not DType.F32:
+        return None
+    if zeros is not None and zeros.dtype != np.uint8:
+        return None
+    whole = _numbers(packed.reshape(rows, -1), bits)[:, :size].astype(np.int16)
+    if zeros is None:
+        whole -= 2 ** (bits - 1)
+    else:
+        whole -= np.repeat(_numbers(zeros.reshape(rows, -1), bits)[:, :count].astype(np.int16), block, axis=1)
+    fits = whole.min(initial=0) >= -128 and whole.max(initial=0) <= 127
+    weight = b.weight(np.ascontiguousarray(whole.T.astype(np.int8 if fits else np.int16)))
+    return weight, b.weight(np.ascontiguousarray(scales.reshape(rows, count).T))
+
+
+def _numbers(packed: Array, bits: int) -> Array:
+    """What `unpack` makes of a constant."""
+    if bits == 8:
+        return packed
+    parts = packed[..., None] >> np.arange(0, 8, bits, dtype=np.uint8) & (2**bits - 1)
+    return np.asarray(parts.reshape(*packed.shape[:-1], -1))
 
 
 def _matmul_bnb4(b: Core, n: Node) -> ValueId:

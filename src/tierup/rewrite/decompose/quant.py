@@ -149,6 +149,7 @@ def _by_row(b: Core, parameter: ValueId, matrix: ValueId) -> ValueId:
 
 def accumulate(b: Core, x: ValueId, x_zero: ValueId | None, y: ValueId, y_zero: ValueId | None) -> ValueId:
     """(x - x_zero) · (y - y_zero) as i32."""
+    y, y_zero = _centred_bytes(b, y, y_zero)
     x_zero, y_zero = unless_zero(b, x_zero), unless_zero(b, y_zero)
     p = None if x_zero is None else b.cast(_by_row(b, x_zero, x), DType.I32)
     q = None if y_zero is None else b.cast(flat(b, y_zero), DType.I32)
@@ -161,6 +162,17 @@ def accumulate(b: Core, x: ValueId, x_zero: ValueId | None, y: ValueId, y_zero: 
     total = _less_zeros(b, b.matmul(x, y), x, p, y, q)
     *batch, height, width = b.shape(total)
     return b.reshape(total, [*batch, *([] if row else [height]), *([] if column else [width])])
+
+
+def _centred_bytes(b: Core, y: ValueId, y_zero: ValueId | None) -> tuple[ValueId, ValueId | None]:
+    """A constant matrix less its zero points, where that still fits bytes: then no sums of rows are needed."""
+    whole, zero = b.out.constant(y), None if y_zero is None else b.out.constant(y_zero)
+    if whole is None or zero is None or whole.ndim != 2 or whole.dtype not in (np.int8, np.uint8) or not zero.any():
+        return y, y_zero
+    difference = whole.astype(np.int16) - zero.astype(np.int16)
+    if difference.min(initial=0) < -128 or difference.max(initial=0) > 127:
+        return y, y_zero
+    return b.weight(difference.astype(np.int8)), None
 
 
 def _less_zeros(b: Core, total: ValueId, x: ValueId, p: ValueId | None, y: ValueId, q: ValueId | None) -> ValueId:

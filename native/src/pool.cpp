@@ -19,6 +19,7 @@ constexpr std::chrono::microseconds kSpin{50};
 // Several pieces a thread let the others go on when one worker wakes late or loses its core; a call ends when the last
 // piece does, so they are small.
 constexpr int64_t kPiecesPerThread = 16;
+constexpr int64_t kMostPieces = 0xFFFF;  // a share counts them in 16 bits
 
 // Spins until `ready()` or until kSpin is over. The clock is read once in a while: it costs as much as some pauses.
 template <typename Ready>
@@ -44,12 +45,21 @@ Piece cut(int64_t range, uint32_t pieces, uint32_t index) {
   return {begin, begin + size + (index < rest ? 1 : 0)};
 }
 
+// Pieces [first, end) of job `epoch`, as Pool::Share holds them.
+uint64_t share_of(uint32_t epoch, int64_t first, int64_t end) {
+  return uint64_t{epoch} << 32 | static_cast<uint64_t>(first) << 16 | static_cast<uint64_t>(end);
+}
+
+int64_t first_of(uint64_t share) { return static_cast<int64_t>(share >> 16 & 0xFFFF); }
+
+int64_t end_of(uint64_t share) { return static_cast<int64_t>(share & 0xFFFF); }
+
 }  // namespace
 
-Pool::Pool(int threads) : threads_(std::max(threads, 1)) {}
+Pool::Pool(int threads) : threads_(std::max(threads, 1)), shares_(static_cast<size_t>(threads_)) {}
 
 uint32_t Pool::count_pieces(int64_t range, int64_t grain) const {
-  const int64_t most = threads_ == 1 ? 1 : threads_ * kPiecesPerThread;
+  const int64_t most = threads_ == 1 ? 1 : std::min(threads_ * kPiecesPerThread, kMostPieces);
   return static_cast<uint32_t>(std::clamp<int64_t>(range / std::max<int64_t>(grain, 1), 1, most));
 }
 
@@ -68,7 +78,10 @@ void Pool::parallel_for(int64_t range, int64_t grain, RangeFn fn, void* context)
   job_ = {fn, context, range, pieces, fp_control()};
   done_.store(0, std::memory_order_relaxed);
   const uint32_t epoch = epoch_.load(std::memory_order_relaxed) + 1;
-  ticket_.store(uint64_t{epoch} << 32 | pieces, std::memory_order_release);
+  for (int thread = 0; thread < threads_; ++thread) {
+    const Piece share = cut(pieces, static_cast<uint32_t>(threads_), static_cast<uint32_t>(thread));
+    shares_[static_cast<size_t>(thread)].left.store(share_of(epoch, share.begin, share.end), std::memory_order_release);
+  }
   // Sequentially consistent with wait_for_job(): either the worker sees the new epoch or we see that it parked.
   epoch_.store(epoch);
   if (parked_.load() != 0) epoch_.notify_all();
@@ -77,22 +90,51 @@ void Pool::parallel_for(int64_t range, int64_t grain, RangeFn fn, void* context)
   busy_.store(false, std::memory_order_release);
 }
 
-// Claims pieces of job `epoch` until none is left. The job's fields are read only after a claim: the job cannot end,
-// and so job_ cannot change, before the claimed piece is done.
-void Pool::run_pieces(uint32_t epoch, int thread) noexcept {
-  uint64_t ticket = ticket_.load(std::memory_order_acquire);
-  while (static_cast<uint32_t>(ticket >> 32) == epoch && static_cast<uint32_t>(ticket) != 0) {
-    if (!ticket_.compare_exchange_weak(ticket, ticket - 1, std::memory_order_acq_rel, std::memory_order_acquire)) {
-      continue;
+// The first piece of job `epoch` that is left of a thread's share; -1 if none is. Neighbouring pieces run on one thread
+// that way, which finds there what it fetched ahead.
+int64_t Pool::claim(uint32_t epoch, int thread) noexcept {
+  Share& share = shares_[static_cast<size_t>(thread)];
+  uint64_t left = share.left.load(std::memory_order_acquire);
+  while (static_cast<uint32_t>(left >> 32) == epoch && first_of(left) != end_of(left)) {
+    const uint64_t rest = share_of(epoch, first_of(left) + 1, end_of(left));
+    if (share.left.compare_exchange_weak(left, rest, std::memory_order_acq_rel, std::memory_order_acquire)) {
+      return first_of(left);
     }
-    const uint32_t pieces = job_.pieces;
-    const Piece piece = cut(job_.range, pieces, pieces - static_cast<uint32_t>(ticket));
-    if (thread != 0) set_fp_control(job_.fp_control);
-    job_.fn(job_.context, piece.begin, piece.end, thread);
-    // After this line the job may be over. The pool itself outlives everybody.
-    if (done_.fetch_add(1) + 1 == pieces && caller_parked_.load()) done_.notify_one();
-    ticket = ticket_.load(std::memory_order_acquire);
   }
+  return -1;
+}
+
+// Takes the later half of what is left of another thread's share, now that its own is used up. Whoever sees neither
+// while the half changes hands goes without; the thief runs it.
+bool Pool::steal(uint32_t epoch, int thread) noexcept {
+  for (int turn = 1; turn < threads_; ++turn) {
+    Share& share = shares_[static_cast<size_t>((thread + turn) % threads_)];
+    uint64_t left = share.left.load(std::memory_order_acquire);
+    while (static_cast<uint32_t>(left >> 32) == epoch && first_of(left) != end_of(left)) {
+      const int64_t first = first_of(left), end = end_of(left), middle = first + (end - first) / 2;
+      const uint64_t rest = share_of(epoch, first, middle);
+      if (share.left.compare_exchange_weak(left, rest, std::memory_order_acq_rel, std::memory_order_acquire)) {
+        shares_[static_cast<size_t>(thread)].left.store(share_of(epoch, middle, end), std::memory_order_release);
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
+// Runs pieces of job `epoch` until none is left. The job's fields are read only after a claim: the job cannot end, and so
+// job_ cannot change, before the claimed piece is done.
+void Pool::run_pieces(uint32_t epoch, int thread) noexcept {
+  do {
+    for (int64_t index; (index = claim(epoch, thread)) >= 0;) {
+      const uint32_t pieces = job_.pieces;
+      const Piece piece = cut(job_.range, pieces, static_cast<uint32_t>(index));
+      if (thread != 0) set_fp_control(job_.fp_control);
+      job_.fn(job_.context, piece.begin, piece.end, thread);
+      // After this line the job may be over. The pool itself outlives everybody.
+      if (done_.fetch_add(1) + 1 == pieces && caller_parked_.load()) done_.notify_one();
+    }
+  } while (steal(epoch, thread));
 }
 
 void Pool::wait_until_done(uint32_t pieces) noexcept {

@@ -51,7 +51,14 @@ class Pool {
     uint32_t fp_control = 0;
   };
 
+  // What is left of one thread's share of a job: epoch << 32 | first piece << 16 | end. A line of its own.
+  struct alignas(64) Share {
+    std::atomic<uint64_t> left{0};
+  };
+
   uint32_t count_pieces(int64_t range, int64_t grain) const;
+  int64_t claim(uint32_t epoch, int thread) noexcept;
+  bool steal(uint32_t epoch, int thread) noexcept;
   void start_workers() noexcept;
   void work(int thread) noexcept;
   uint32_t wait_for_job(uint32_t seen) noexcept;
@@ -65,12 +72,12 @@ class Pool {
   Pool* previous_ = nullptr;          // keeps replaced pools reachable, for leak checkers
   friend void set_threads(int threads);
 
-  // Each on a cache line of its own: workers spin on epoch_, claim from ticket_ and report to done_.
+  // Each on a cache line of its own: workers spin on epoch_, claim from shares_ and report to done_.
   alignas(64) std::atomic<bool> busy_{false};
   alignas(64) std::atomic<uint32_t> epoch_{0};
   std::atomic<uint32_t> parked_{0};
   std::atomic<bool> stop_{false};
-  alignas(64) std::atomic<uint64_t> ticket_{0};  // epoch << 32 | pieces not yet claimed
+  std::vector<Share> shares_;  // of each thread
   alignas(64) std::atomic<uint32_t> done_{0};
   std::atomic<bool> caller_parked_{false};
 };

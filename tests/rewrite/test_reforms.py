@@ -264,3 +264,45 @@ def test_filters_whose_width_the_call_decides_stay() -> None:
 
     _, after, weights = reform(build)
     assert ops(simplify(after, weights)) == ["core.resize"]
+
+
+def topk(b: GraphBuilder, x: int, k: int, axis: int, largest: int) -> list[int]:
+    attrs = Attrs({"axis": axis, "largest": largest, "sorted": 1})
+    return [value for value in b.node("core.topk", [x, k], attrs, outputs=[True, True]) if value is not None]
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.data())
+def test_the_best_of_a_short_axis_are_counted_out(data: st.DataObject) -> None:
+    """Few different numbers, so that many are equal; NaN and infinities among them."""
+    dtype = data.draw(st.sampled_from((DType.F32, DType.F16, DType.I64, DType.U8)))
+    axis, size = data.draw(st.integers(0, 2)), data.draw(st.integers(1, 9))
+    k, largest = data.draw(st.integers(1, size)), data.draw(st.integers(0, 1))
+    shape = [2, 3]
+    shape.insert(axis, size)
+    pool = [0, 1, 2, 5] + ([np.nan, np.inf, -np.inf, -0.0] if dtype.is_float else [])
+    x = RNG.choice(np.array(pool, np.float64), shape).astype(dtype.numpy)
+
+    def build(b: GraphBuilder) -> list[int]:
+        dims = [dim if place == axis else f"d{place}" for place, dim in enumerate(shape)]
+        return topk(b, b.open_input(dtype, dims), ints(b, k), axis, largest)
+
+    graph, after, weights = reform(build)
+    assert "core.topk" not in ops(after)
+    for wanted, got in zip(evaluate(graph, weights, [x]), evaluate(after, weights, [x]), strict=True):
+        assert (got.shape, got.dtype) == (wanted.shape, wanted.dtype)
+        np.testing.assert_array_equal(got, wanted)
+        assert got.dtype.kind != "f" or np.array_equal(np.signbit(got), np.signbit(wanted))
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda b: topk(b, f32(b, 2, 100), ints(b, 3), 1, 1),  # long
+        lambda b: topk(b, f32(b, 2, "n"), ints(b, 3), 1, 1),
+        lambda b: topk(b, f32(b, 2, 8), b.open_input(DType.I64, (1,)), 1, 1),
+        lambda b: topk(b, f32(b, 2, 8), ints(b, 0), 1, 1),
+    ],
+)
+def test_other_tops_stay(build: Build) -> None:
+    assert "core.topk" in ops(reform(build)[1])

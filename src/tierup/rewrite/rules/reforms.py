@@ -11,6 +11,7 @@ import numpy as np
 
 from tierup.ir.graph import Node
 from tierup.rewrite.decompose.core import Core
+from tierup.rewrite.rules.ranking import by_ranks
 from tierup.rewrite.rules.resizing import by_lookups
 from tierup.rewrite.rules.row import numbers
 from tierup.rewrite.rules.transposed import as_convolutions
@@ -48,6 +49,7 @@ def padded_pool(out: Rewriter, node: Node) -> Values | None:
 
 REFORMS = (
     Reform("phases", ("core.conv_transpose",), "convᵀ(x, w)[i·s + p] = conv(x, taps of phase p)[i]", as_convolutions),
+    Reform("top by ranks", ("core.topk",), "topk(x)[k] = x[i] where as many as k come before i", by_ranks),
     Reform("resize by lookups", ("core.resize",), "resize(x) = Σ x[index] · weight, axis by axis", by_lookups),
 )
 _BY_OP = {op: row for row in REFORMS for op in row.ops}

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.rewrite.graphs import Build, const, f32, ints, made, ops
 
+from tierup.errors import InputError
 from tierup.ir.build import GraphBuilder
 from tierup.ir.graph import Attrs, Graph, Weights
 from tierup.ir.types import DType
@@ -283,16 +284,26 @@ def test_the_best_of_a_short_axis_are_counted_out(data: st.DataObject) -> None:
     pool = [0, 1, 2, 5] + ([np.nan, np.inf, -np.inf, -0.0] if dtype.is_float else [])
     x = RNG.choice(np.array(pool, np.float64), shape).astype(dtype.numpy)
 
+    is_open = data.draw(st.booleans())
+    feeds = [x, np.array([k])] if is_open else [x]
+
     def build(b: GraphBuilder) -> list[int]:
         dims = [dim if place == axis else f"d{place}" for place, dim in enumerate(shape)]
-        return topk(b, b.open_input(dtype, dims), ints(b, k), axis, largest)
+        given = b.open_input(dtype, dims)
+        return topk(b, given, b.open_input(DType.I64, (1,)) if is_open else ints(b, k), axis, largest)
 
     graph, after, weights = reform(build)
     assert "core.topk" not in ops(after)
-    for wanted, got in zip(evaluate(graph, weights, [x]), evaluate(after, weights, [x]), strict=True):
+    for wanted, got in zip(evaluate(graph, weights, feeds), evaluate(after, weights, feeds), strict=True):
         assert (got.shape, got.dtype) == (wanted.shape, wanted.dtype)
         np.testing.assert_array_equal(got, wanted)
         assert got.dtype.kind != "f" or np.array_equal(np.signbit(got), np.signbit(wanted))
+
+
+def test_more_than_there_are_cannot_be_the_best() -> None:
+    _, after, weights = reform(lambda b: topk(b, f32(b, 2, 3), b.open_input(DType.I64, (1,)), 1, 1))
+    with pytest.raises(InputError):
+        evaluate(after, weights, [floats(2, 3), np.array([4])])
 
 
 @pytest.mark.parametrize(
@@ -300,7 +311,6 @@ def test_the_best_of_a_short_axis_are_counted_out(data: st.DataObject) -> None:
     [
         lambda b: topk(b, f32(b, 2, 100), ints(b, 3), 1, 1),  # long
         lambda b: topk(b, f32(b, 2, "n"), ints(b, 3), 1, 1),
-        lambda b: topk(b, f32(b, 2, 8), b.open_input(DType.I64, (1,)), 1, 1),
         lambda b: topk(b, f32(b, 2, 8), ints(b, 0), 1, 1),
     ],
 )

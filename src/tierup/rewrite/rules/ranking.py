@@ -8,25 +8,25 @@ from __future__ import annotations
 from tierup.ir.graph import Node, ValueId
 from tierup.ir.types import Dim, DType
 from tierup.rewrite.decompose.core import Core
-from tierup.rewrite.rules.row import numbers
 from tierup.rewrite.walk import Rewriter, Values
 
 _MOST_ELEMS = 64  # on the axis; beyond that, sorting is less work than comparing every two
 
 
 def by_ranks(out: Rewriter, node: Node) -> Values | None:
-    """The rule: applies where the axis is short and k is a number."""
+    """The rule: applies where the axis is short."""
     x, k = node.inputs
-    shape, count, axis = out.shape(x), numbers(out, k), node.attrs["axis"]
-    if x is None or shape is None or count is None or len(count) != 1:
-        return None
-    size = shape[axis]
-    if not isinstance(size, int) or not 0 < count[0] <= size <= _MOST_ELEMS:
+    shape, axis = out.shape(x), node.attrs["axis"]
+    size = None if shape is None else shape[axis]
+    if x is None or k is None or shape is None or not isinstance(size, int) or not 0 < size <= _MOST_ELEMS:
         return None
     b, rank = Core(out), len(shape)
+    (count,) = b.elems(k, "k")
+    if isinstance(count, int) and not 0 < count <= size:
+        return None
     order = [*(other for other in range(rank) if other != axis), axis]
     ranks = _ranks(b, b.transpose(x, order), bool(node.attrs["largest"]))
-    found = _at_ranks(b, ranks, count[0])
+    found = _at_ranks(b, ranks, size, count)
     back = [order.index(other) for other in range(rank)]
     indices = b.transpose(found, back)
     return [b.op("gather_elements", x, indices, axis=axis), indices][: len(node.outputs)]
@@ -53,11 +53,11 @@ def _ranks(b: Core, x: ValueId, largest: bool) -> ValueId:
     return b.reduce("sum", b.cast(before, DType.I32), (last,), keepdims=False)
 
 
-def _at_ranks(b: Core, ranks: ValueId, count: int) -> ValueId:
-    """Which element has each of the first ranks; exactly one has."""
-    last, size = b.rank(ranks) - 1, b.shape(ranks)[-1]
-    sizes: list[Dim] = [1, size]
-    wanted = b.iota([count, 1], 0, DType.I32)
-    place = b.iota(sizes, 1)
-    here = b.select(b.eq(b.unsqueeze(ranks, last), wanted), place, b.like(0, place))
-    return b.reduce("sum", here, (last + 1,), keepdims=False)
+def _at_ranks(b: Core, ranks: ValueId, size: int, count: Dim) -> ValueId:
+    """Which element has each of the first ranks: exactly one has, and where k is more than there are, one beyond the
+    axis, which no lookup takes."""
+    last = b.rank(ranks) - 1
+    wanted, place = b.iota([count, 1], 0, DType.I32), b.iota([1, size], 1)
+    beyond, nothing = b.like(size, place), b.like(0, place)
+    here = b.select(b.eq(b.unsqueeze(ranks, last), wanted), b.sub(place, beyond), nothing)
+    return b.add(b.reduce("sum", here, (last + 1,), keepdims=False), beyond)

@@ -81,7 +81,7 @@ def test_panels_of_groups(columns: int, layout: Any) -> None:
     packed = pack_panels(matrix, 16, form="3 groups")
     groups = [packed_slowly(matrix[:, group * columns : (group + 1) * columns], 16) for group in range(3)]
     np.testing.assert_array_equal(packed, np.stack(groups, axis=2))
-    (bound,) = bind_constants([("w", 16, 3)], {"w": matrix}).values()
+    (bound,) = bind_constants([("w", 16, "3 groups")], {"w": matrix}).values()
     np.testing.assert_array_equal(bound, packed)
 
 

@@ -9,6 +9,8 @@ from tierup.bench.text import digits
 
 LOUD_SHARE = 0.05  # other work from which a row says that it was disturbed
 
+WHY_CHARS = 240
+
 
 def row(*cells: str) -> str:
     return f"| {' | '.join(cells)} |"
@@ -61,7 +63,7 @@ def print_details(records: Mapping[str, Record]) -> None:
         for entry in record.entries:
             found = entry.figures
             if found is None:
-                print(row(case, entry.contender, f"{entry.status}: {entry.why}", *[""] * len(columns)))
+                print(row(case, entry.contender, _why_cell(entry), *[""] * len(columns)))
                 continue
             settings = ", ".join(f"{name} {value}" for name, value in found.settings.items())
             cold = found.first_answer.cold_ms if found.first_answer else None
@@ -77,13 +79,19 @@ def print_traffic(record: Record) -> None:
     for entry in record.entries:
         found = entry.figures
         if found is None:
-            print(row(entry.contender, f"{entry.status}: {entry.why}", *[""] * (len(columns) - 1)))
+            print(row(entry.contender, _why_cell(entry), *[""] * (len(columns) - 1)))
             continue
         tails = (found.call_us.median, found.p99_us, found.p999_us, found.late_p999_us)
         cells = ["-" if us is None else digits(us / 1e3) for us in tails]
         first = (first_cell(found), *memory_cells(found), answers_cell(entry))
         print(row(entry.contender, spread_cell(found.total_s), *cells, *first))
     print(f"\nbest peer ÷ Tierup, all calls: {ratio_cell(record)}{disturbed_text(record)}{_settled_text(record)}")
+
+
+def _why_cell(entry: Entry) -> str:
+    """Why there are no figures, on one line of the table; `--json` has all of it."""
+    why = (entry.why or "").replace("|", "/")
+    return f"{entry.status}: {why[:WHY_CHARS]}{'…' if len(why) > WHY_CHARS else ''}"
 
 
 def spread_cell(spread: Spread) -> str:

@@ -487,7 +487,8 @@ def test_whole_numbers_that_add_up_stay_exact() -> None:
     """round(x) + zero point, cast to bytes: what is not near a half has one right answer."""
     m = Maker([0.3, 7.49, 100.2, 2.5, 16777216.0])
     scaled = m.rounded(m.inputs[0])
-    total = m.op("add", m.op("round", scaled), m.constant([3.0, 3.0, 3.0, 3.0, 1.0]))
+    zero = m.op("cast", m.constant([3, 3, 3, 3, 1], np.uint8), to=DType.F32.code, saturate=1)
+    total = m.op("add", m.op("round", scaled), zero)
     y = m.bounded(total)
     np.testing.assert_array_equal(y.own[:3], 0)
     assert (y.own[3:] > 0).all()  # a half, which may go either way; and what f32 cannot hold

@@ -187,7 +187,7 @@ def reductions_of(dtype: DType) -> list[str]:
     return [op for op, kinds in REDUCE_KINDS.items() if is_one_of(kinds, dtype)]
 
 
-def reductions_program(dtype: DType, rows: int, columns: int) -> TileProgram:
+def reductions_program(dtype: DType, rows: int, columns: int, vector: str = "j") -> TileProgram:
     """All reductions of a matrix: over its rows, over its lanes, and over both."""
     name, ops = dtype.value, reductions_of(dtype)
     outputs = "".join(f", {op}_i: {name} out, {op}_j: {name} out, {op}_ij: {name} out" for op in ops)
@@ -196,7 +196,7 @@ def reductions_program(dtype: DType, rows: int, columns: int) -> TileProgram:
         lines += [f"%{op}i : {name}[j] = reduce {op} %v over i", f"store {op}_i[j starts j * 1], %{op}i"]
         lines += [f"%{op}j : {name}[i] = reduce {op} %v over j", f"store {op}_j[i], %{op}j"]
         lines += [f"%{op}ij : {name}[] = reduce {op} %{op}j over i", f"store {op}_ij[0], %{op}ij"]
-    head = f"program sums(x: {name} in{outputs}) sizes 2 vector j {{\n"
+    head = f"program sums(x: {name} in{outputs}) sizes 2 vector {vector} {{\n"
     grid = f"grid i < s0 step {rows}\ngrid j < s1 step {columns}\n"
     return parse_program(head + grid + "\n".join(lines) + "\n}")
 
@@ -208,16 +208,23 @@ FUNCTIONS: Mapping[str, np.ufunc] = {
 
 
 @pytest.mark.parametrize("dtype", REGISTERS, ids=lambda dtype: dtype.value)
-@pytest.mark.parametrize("steps", [(4, 32), (3, 16), (5, 7), (4, 1)])
+@pytest.mark.parametrize(
+    ("steps", "vector"),
+    [
+        *(((4, 32), "j"), ((3, 16), "j"), ((5, 7), "j"), ((4, 1), "j")),
+        # sums over lanes become lanes: as many as vectors have, fewer, more, and no power of two
+        *((steps, "i, j") for steps in ((16, 16), (2, 16), (4, 32), (32, 16), (3, 16), (8, 7))),
+    ],
+)
 @pytest.mark.parametrize("missing", [0, 1])
-def test_reductions(dtype: DType, steps: tuple[int, int], missing: int) -> None:
+def test_reductions(dtype: DType, steps: tuple[int, int], vector: str, missing: int) -> None:
     """One step of the grid holds all, or all but one row and one column."""
     rows, columns = (max(1, step - missing) for step in steps)
     values = specials(dtype)
     if dtype.is_float:
         values = np.array([0.5, 1.0, -1.0, 2.0, -0.0, 0.25]).astype(dtype.numpy)  # sums and products are exact
     x = np.random.default_rng(0).choice(values, (rows, columns))
-    program = reductions_program(dtype, *steps)
+    program = reductions_program(dtype, *steps, vector)
     lengths = {"i": columns, "j": rows, "ij": 1}
     results = {f"{op}_{over}": np.zeros(n, dtype.numpy) for op in reductions_of(dtype) for over, n in lengths.items()}
     run(program, {"x": x, **results}, (rows, columns))

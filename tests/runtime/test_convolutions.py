@@ -25,10 +25,15 @@ def floats(seed: int, *shape: int) -> Any:
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
-def model(x: Any, w: Any, opened: bool, tail: tuple[str, ...] = (), **attrs: Any) -> onnx.ModelProto:
-    """y = tail(conv(x, w) + b), with every size but the channels open or none."""
-    sizes = [f"d{axis}" if opened and axis != 1 else size for axis, size in enumerate(x.shape)]
-    nodes = [helper.make_node("Conv", ["x", "w", "b"], ["c"], **attrs)]
+def model(
+    x: Any, w: Any, opened: bool, tail: tuple[str, ...] = (), *, last: bool = False, **attrs: Any
+) -> onnx.ModelProto:
+    """y = tail(conv(x, w) + b), with every size but the channels open or none; `last`: x comes with those last."""
+    order = (0, *range(2, x.ndim), 1) if last else range(x.ndim)
+    sizes = [f"d{axis}" if opened and axis != 1 else x.shape[axis] for axis in order]
+    turn = helper.make_node("Transpose", ["x"], ["t"], perm=[order.index(axis) for axis in range(x.ndim)])
+    conv = helper.make_node("Conv", ["t" if last else "x", "w", "b"], ["c"], **attrs)
+    nodes = [turn, conv] if last else [conv]
     for number, op in enumerate(tail):
         nodes.append(helper.make_node(op, [nodes[-1].output[0]], [f"t{number}"]))
     nodes[-1].output[0] = "y"
@@ -78,6 +83,33 @@ GEOMETRIES: list[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = [
     ((1, 2, 4, 4), (3, 2, 5, 5), {"pads": [3] * 4}),
     ((1, 20, 4, 4), (20, 1, 5, 5), {"pads": [4] * 4, "group": 20}),  # windows that lie outside altogether
     ((0, 4, 5, 5), (8, 4, 3, 3), {"pads": [1] * 4}),
+    ((2, 20, 37, 1), (24, 20, 5, 1), {}),  # an axis of one place, inside and last, alone and padded
+    ((2, 20, 1, 37), (24, 20, 1, 5), {"strides": [2, 2], "pads": [0, 2, 0, 1]}),
+    ((1, 20, 6, 1, 7), (20, 1, 3, 1, 3), {"group": 20, "pads": [1, 0, 1, 1, 0, 1]}),
+    ((2, 20, 1, 1), (24, 20, 1, 1), {"strides": [2, 1]}),
+    ((2, 20, 7, 1), (24, 20, 3, 1), {"pads": [1, 1, 1, 1]}),
+]
+# So few results that the lanes lie along the sum.
+FEW: list[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = [
+    ((1, 64, 9, 23), (1, 64, 3, 3), {"pads": [1] * 4}),
+    ((2, 33, 6, 20), (1, 33, 7, 3), {"pads": [3, 1, 3, 1]}),  # runs that end within a vector
+    ((2, 8, 7, 19), (2, 8, 5, 5), {"pads": [2, 1, 0, 3], "strides": [1, 2]}),
+    ((1, 8, 6, 40), (8, 8, 3, 39), {"pads": [1, 19, 1, 19]}),
+    ((1, 16, 9, 21), (3, 16, 3, 3), {"pads": [2] * 4, "dilations": [2, 2], "strides": [2, 1]}),
+    ((1, 12, 8, 9), (5, 12, 2, 2), {}),
+    ((1, 32, 5, 9), (6, 32, 3, 3), {"pads": [1] * 4}),
+    ((1, 32, 5, 9), (7, 32, 3, 3), {"pads": [2, 0, 2, 0]}),  # no column outside, but rows
+    ((1, 32, 5, 9), (20, 32, 2, 3), {"pads": [0, 2, 0, 2]}),  # more than fill a vector, and few more
+    ((1, 1, 700), (1, 1, 256), {"strides": [2]}),
+    ((3, 24, 50), (4, 24, 7), {}),
+    ((1, 4, 1, 90), (1, 4, 1, 31), {"strides": [1, 3]}),
+    ((1, 64, 6, 20), (4, 32, 3, 3), {"group": 2}),
+    ((1, 64, 6, 20), (4, 32, 3, 3), {"group": 2, "pads": [1, 0, 1, 0]}),
+    ((1, 8, 4, 5, 18), (2, 8, 3, 3, 3), {"pads": [1] * 6}),
+    ((1, 16, 2, 3), (1, 16, 5, 5), {"pads": [4] * 4}),  # windows that lie outside altogether, none that lies inside
+    ((0, 16, 5, 5), (1, 16, 3, 3), {"pads": [1] * 4}),
+    ((2, 16, 0, 5), (1, 16, 3, 3), {"pads": [2] * 4}),  # no data: all is padding
+    ((2, 16, 5, 0), (1, 16, 3, 3), {"pads": [2] * 4}),
 ]
 
 
@@ -86,6 +118,38 @@ GEOMETRIES: list[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = [
 def test_geometries(x: tuple[int, ...], w: tuple[int, ...], attrs: dict[str, Any], opened: bool) -> None:
     data, weight = floats(1, *x), floats(2, *w)
     assert_close(compiled(model(data, weight, opened, **attrs), data), data, weight, attrs)
+
+
+def program_name(proto: onnx.ModelProto) -> str:
+    """Of the kernel of a model's convolution."""
+    imported, target = load_onnx(proto), target_of(identify())
+    assert target is not None
+    plan = compile_plan(imported.graph, imported.weights, target)
+    (conv,) = [placed for placed in plan.functions[0].kernels if placed.region.kind == "conv"]
+    return conv.kernel.program.name
+
+
+@pytest.mark.parametrize("opened", [False, True])
+@pytest.mark.parametrize(("x", "w", "attrs"), FEW)
+def test_few_results(x: tuple[int, ...], w: tuple[int, ...], attrs: dict[str, Any], opened: bool) -> None:
+    data, weight = floats(1, *x), floats(2, *w)
+    proto = model(data, weight, opened, last=True, **attrs)
+    if 0 not in x:
+        assert program_name(proto) == "few"
+    got = compiled(proto, np.ascontiguousarray(np.moveaxis(data, 1, -1)))
+    assert_close(got, data, weight, attrs)
+
+
+@pytest.mark.parametrize(
+    ("x", "w", "attrs"),
+    [
+        ((1, 64, 9, 9), (32, 64, 2, 3), {}),  # results fill their vectors
+        ((1, 4, 9, 9), (4, 4, 1, 3), {"dilations": [1, 2]}),  # sums do not
+        ((1, 16, 40), (1, 16, 3), {"pads": [1, 1]}),  # a padded row alone
+    ],
+)
+def test_lanes_along_results(x: tuple[int, ...], w: tuple[int, ...], attrs: dict[str, Any]) -> None:
+    assert program_name(model(floats(1, *x), floats(2, *w), False, last=True, **attrs)) == "conv"
 
 
 @st.composite
@@ -104,20 +168,23 @@ def geometries(draw: st.DrawFn) -> tuple[tuple[int, ...], tuple[int, ...], dict[
     return x, (group * results, channels, *kernel), attrs, draw(st.booleans())
 
 
-@settings(max_examples=40, deadline=None)
-@given(geometries())
-def test_any_geometry(case: tuple[tuple[int, ...], tuple[int, ...], dict[str, Any], bool]) -> None:
+@settings(max_examples=60, deadline=None)
+@given(geometries(), st.booleans())
+def test_any_geometry(case: tuple[tuple[int, ...], tuple[int, ...], dict[str, Any], bool], last: bool) -> None:
     x, w, attrs, opened = case
     data, weight = floats(3, *x), floats(4, *w)
-    assert_close(compiled(model(data, weight, opened, **attrs), data), data, weight, attrs)
+    given = np.ascontiguousarray(np.moveaxis(data, 1, -1)) if last else data
+    assert_close(compiled(model(data, weight, opened, last=last, **attrs), given), data, weight, attrs)
 
 
-def test_infinities_beyond_the_edge_stay_there() -> None:
+@pytest.mark.parametrize(("results", "group"), [(16, 16), (2, 1)])
+def test_infinities_beyond_the_edge_stay_there(results: int, group: int) -> None:
     """Padding is zero, not some element times zero."""
-    x, w = floats(1, 1, 16, 6, 6), floats(2, 16, 1, 3, 3)
+    x, w = floats(1, 1, 16, 6, 6), floats(2, results, 16 // group, 3, 3)
     x[0, :, 0, 0], x[0, :, 5, 5] = np.inf, np.nan
-    attrs = {"pads": [1] * 4, "group": 16}
-    got = compiled(model(x, w, False, **attrs), x)
+    attrs = {"pads": [1] * 4, "group": group}
+    given = np.ascontiguousarray(np.moveaxis(x, 1, -1))
+    got = compiled(model(x, w, False, last=True, **attrs), given)
     assert np.isfinite(got[0, :, 3, :2]).all()
     assert np.isfinite(got[0, :, 0, 3:]).all()
     with tierup.load(model(x, w, False, **attrs), config=tierup.Config(force_tier=0)) as baseline:

@@ -20,6 +20,7 @@ from tierup.ir.types import Dim
 from tierup.lower.copied import Copied
 from tierup.lower.depthwise import lower_depthwise
 from tierup.lower.epilogue import Epilogue
+from tierup.lower.few import lower_few, suits
 from tierup.lower.kernel import Kernel, Panels
 from tierup.lower.names import Names, Sizes
 from tierup.lower.tile import Buffer, Dot, Fill, Grid, Index, Load, Loop, Map, Size, Statement, Store, Tile, TileProgram
@@ -42,6 +43,8 @@ def lower_conv(graph: Graph, weights: Weights, region: Region, dims: DimBuilder,
         return lower_depthwise(graph, weights, region, dims, lanes)
     if windows.transformed:
         return lower_winograd(graph, weights, region, windows, lanes)
+    if suits(windows, graph, lanes):
+        return lower_few(graph, weights, region, windows, lanes)
     return _Conv(graph, weights, region, windows, lanes).kernel()
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from tierup.ir.dims import DimBuilder
 from tierup.ir.graph import Graph, ValueId, Weights
@@ -35,6 +36,11 @@ class Window:
     def padded(self) -> bool:
         return self.before != 0 or self.after != 0
 
+    @property
+    def is_single(self) -> bool:
+        """Whether there is one place, and one window, which is that place."""
+        return self.size == self.kernel == 1 and not self.padded
+
 
 @dataclass(frozen=True)
 class Spot:
@@ -56,24 +62,27 @@ class Windows:
         assert data is not None
         assert matrix is not None
         self.graph, self.dims = graph, dims
-        self.view: View = Views(graph, weights, dims).of(data)
+        view = Views(graph, weights, dims).of(data)
         self.matrix, self.group = matrix, int(node.attrs["group"])
         self.transformed = node.attrs["algorithm"] == "winograd"
-        self.domain, self.results = region.domain, region.domain[-1]
-        channels = self.view.shape[-1]
+        channels, results = view.shape[-1], region.domain[-1]
         assert isinstance(channels, int)
-        assert isinstance(self.results, int)
+        assert isinstance(results, int)
         self.channels = channels // self.group  # of one group
-        self.columns = self.results // self.group
+        self.columns = results // self.group
         n = len(node.attrs["kernel_shape"])
-        self.axes = [
+        axes = [
             Window(
-                self.view.shape[1 + a], node.attrs["kernel_shape"][a], node.attrs["strides"][a],
+                view.shape[1 + a], node.attrs["kernel_shape"][a], node.attrs["strides"][a],
                 node.attrs["dilations"][a], region.sizes[a], region.sizes[n + a], region.domain[1 + a],
-                self.view.strides[1 + a],
+                view.strides[1 + a],
             )
             for a in range(n)
         ]  # fmt: skip
+        # axes of one place count for nothing: a row is a row whichever axis it lies along
+        kept = [a for a in range(n) if not axes[a].is_single] or [n - 1]
+        self.axes = [axes[a] for a in kept]
+        self.view, self.domain = _without(view, kept), (region.domain[0], *(axis.count for axis in self.axes), results)
         stored = self.dtype(node.outputs[0])
         self.sum = DType.F32 if stored in (DType.F16, DType.BF16) else stored
 
@@ -93,6 +102,12 @@ class Windows:
 
     def scaled(self, amount: Dim, by: int) -> Dim:
         return amount if by == 1 else self.dims.mul(amount, by)
+
+
+def _without(view: View, kept: Sequence[int]) -> View:
+    """A view with its batch and channels, and only these axes in between."""
+    axes = (0, *(1 + a for a in kept), len(view.shape) - 1)
+    return replace(view, shape=tuple(view.shape[a] for a in axes), strides=tuple(view.strides[a] for a in axes))
 
 
 class Integers:

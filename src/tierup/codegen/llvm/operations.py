@@ -7,7 +7,7 @@ from dataclasses import replace
 from tierup.codegen.llvm.elements import convert, literal, register_type, vector
 from tierup.codegen.llvm.frame import Frame, Place, Scope, Value
 from tierup.codegen.llvm.maps import emit_map
-from tierup.codegen.llvm.reduce import IDENTITY, emit_reduce
+from tierup.codegen.llvm.reduce import IDENTITY, emit_reduce, emit_reduce_rows
 from tierup.codegen.llvm.words import emit_word_dot
 from tierup.ir.types import DType
 from tierup.lower.tile import WORD_DOTS, Arg, Check, Convert, Dot, Fill, Map, Position, Reduce
@@ -62,9 +62,10 @@ def emit_reduce_tile(frame: Frame, reduce: Reduce, scope: Scope) -> Value:
     arg, dtype, axis = scope.values[reduce.arg], reduce.type.dtype, reduce.axis
     from_layout, layout = frame.layout(arg.type), frame.layout(reduce.type)
 
-    def combined(at: dict[str, int], chunk: int) -> str:
+    along_lanes = axis == from_layout.lane
+
+    def combined(at: dict[str, int], chunk: int, *, to_scalar: bool) -> str:
         """All elements along the axis at one place of the result, or at one vector of it."""
-        along_lanes = axis == from_layout.lane
         registers = []
         for number in range(from_layout.chunks if along_lanes else frame.steps[axis]):
             where = {**at, axis: number}
@@ -72,16 +73,25 @@ def emit_reduce_tile(frame: Frame, reduce: Reduce, scope: Scope) -> Value:
             mask = frame.mask(scope, axis, number, from_layout.lanes, along_lanes=along_lanes)
             nothing = literal(dtype, IDENTITY[reduce.op](dtype), from_layout.lanes)
             registers.append(_where(frame, dtype, from_layout.lanes, mask, register, nothing))
-        return emit_reduce(frame.writer, reduce.op, dtype, from_layout.lanes, registers, to_scalar=along_lanes)
+        return emit_reduce(frame.writer, reduce.op, dtype, from_layout.lanes, registers, to_scalar=to_scalar)
 
     def make(place: Place, chunk: int, lanes: int) -> str:
         at = dict(zip(layout.rows, place, strict=True))
         if layout.lane == from_layout.lane or layout.lane is None:
-            return combined(at, chunk)
+            return combined(at, chunk, to_scalar=along_lanes)
         # the lanes are summed up, and another vector axis gives those of the result
-        return frame.assemble(dtype, [combined({**at, layout.lane: chunk * lanes + i}, 0) for i in range(lanes)])
+        each = [{**at, layout.lane: chunk * lanes + i} for i in range(lanes)]
+        if _is_power(lanes) and _is_power(from_layout.lanes) and lanes <= from_layout.lanes:
+            rows = [combined(row, 0, to_scalar=False) for row in each]
+            return emit_reduce_rows(frame.writer, reduce.op, dtype, from_layout.lanes, rows)
+        return frame.assemble(dtype, [combined(row, 0, to_scalar=True) for row in each])
 
     return frame.value(reduce.type, make)
+
+
+def _is_power(number: int) -> bool:
+    """Of two."""
+    return number & (number - 1) == 0
 
 
 def _where(frame: Frame, dtype: DType, lanes: int, mask: str | None, yes: str, no: str) -> str:

@@ -213,7 +213,7 @@ FUNCTIONS: Mapping[str, np.ufunc] = {
     [
         *(((4, 32), "j"), ((3, 16), "j"), ((5, 7), "j"), ((4, 1), "j")),
         # sums over lanes become lanes: as many as vectors have, fewer, more, and no power of two
-        *((steps, "i, j") for steps in ((16, 16), (2, 16), (4, 32), (32, 16), (3, 16), (8, 7))),
+        *((steps, "i, j") for steps in ((16, 16), (2, 16), (4, 32), (32, 16), (3, 16), (8, 7), (1, 16))),
     ],
 )
 @pytest.mark.parametrize("missing", [0, 1])

@@ -81,7 +81,7 @@ def emit_reduce_tile(frame: Frame, reduce: Reduce, scope: Scope) -> Value:
             return combined(at, chunk, to_scalar=along_lanes)
         # the lanes are summed up, and another vector axis gives those of the result
         each = [{**at, layout.lane: chunk * lanes + i} for i in range(lanes)]
-        if _is_power(lanes) and _is_power(from_layout.lanes) and lanes <= from_layout.lanes:
+        if _is_power(lanes) and _is_power(from_layout.lanes) and 1 < lanes <= from_layout.lanes:
             rows = [combined(row, 0, to_scalar=False) for row in each]
             return emit_reduce_rows(frame.writer, reduce.op, dtype, from_layout.lanes, rows)
         return frame.assemble(dtype, [combined(row, 0, to_scalar=True) for row in each])

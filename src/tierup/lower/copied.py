@@ -45,7 +45,8 @@ class Copied:
     def vectors(self) -> tuple[str, ...]:
         """The axes of its loops whose elements lie side by side in registers."""
         if self.windows.view.strides[-1] != 1:
-            return ("p",)
+            zeroed = not self.flat and self.last.step == 1 and self.last.padded
+            return ("q", "p") if zeroed else ("p",)
         return ("q",) if self._is_whole() else ("c",)
 
     @property
@@ -66,6 +67,8 @@ class Copied:
         rows = list(self._row_places(body))
         if self._is_whole():
             self._copy_whole(body, rows)
+        elif not self.flat and self.last.step == 1:
+            self._copy_channels(body, rows)
         else:
             self._copy_places(body, rows)
         statements = tuple(body)
@@ -118,6 +121,21 @@ class Copied:
         body.append(Loop("q", self.sizes.of(end), step, tuple(copied), begin=self.sizes.of(first)))
         if end != whole:
             body.append(self._zeros("q", end, whole, self.row_steps()))
+
+    def _copy_channels(self, body: list[Statement], rows: list[tuple[Bounded, Dim]]) -> None:
+        """Channel by channel, of which each row is one stretch: zeros, and what lies inside over them."""
+        windows, dims = self.windows, self.windows.dims
+        places = self.last.size if self._is_closed() else dims.mul(self.last.size, self._filled())
+        end = dims.min(self.span, dims.add(self.last.before, places))
+        if self.last.padded:
+            body.append(self._zeros("q", 0, self.row_elems, self.row_steps()))
+        offset = dims.sub(windows.view.offset, self.last.before)
+        entries = [*self._fixed(), *self._unpadded_taps(), ("c", windows.view.strides[-1]), ("p", 1)]
+        copied: list[Statement] = []
+        target = Index((*self._sized(self.row_steps()), ("p", windows.channels), ("c", 1)))
+        self._moved(copied, ("c", "p"), self._index(entries, offset), rows, target)
+        channels = Loop("c", self._channels(), 1, tuple(copied))
+        body.append(Loop("p", self.sizes.of(end), self.lanes, (channels,), begin=self.sizes.of(self.last.before)))
 
     def _zeros(self, axis: str, begin: Dim, end: Dim, around: Sequence[tuple[str, Dim]]) -> Loop:
         name = self.names.new("zero")

@@ -78,6 +78,18 @@ def constant_bytes(out: Rewriter, value: ValueId) -> int | None:
     return None if level else total
 
 
+def computed_constant(out: Rewriter, value: ValueId) -> Array | None:
+    """A value that is computed from weights alone, however large; None where it is not, or cannot be."""
+    found, producer = out.constant(value), out.producer(value)
+    if found is not None or producer is None or constant_bytes(out, value) is None:
+        return found
+    try:
+        result = _computed(out, producer)[producer.outputs.index(value)]
+    except TierupError:
+        return None
+    return result if isinstance(result, np.ndarray) else None
+
+
 def _is_temporary(out: Rewriter, value: ValueId) -> bool:
     size = _bytes(out.type(value))
     return size is not None and size <= _TEMPORARY_BYTES

@@ -21,8 +21,10 @@ from tierup.ir.graph import Attrs, Node, ValueId
 from tierup.ir.ops.core import ELEMENTWISE
 from tierup.ir.types import Dim, DType, Shape
 from tierup.rewrite.decompose.core import Core, Declined
+from tierup.rewrite.fold import computed_constant
 from tierup.rewrite.walk import Rewriter, Values
 
+_FEW_RESULTS = 8  # below, convolutions have a kernel that does not waste most of a vector on them, and products none
 _WINOGRAD_CHANNELS = 16  # on both sides
 _MOST_PLACES = 32  # of a pooling window: each is one read in the same loop
 
@@ -92,7 +94,8 @@ def _convolution(out: Rewriter, node: Node) -> Values | None:
     b = Core(out)
     data, matrix = _last(b, x), _matrix(b, w)
     group, strides = node.attrs["group"], tuple(node.attrs["strides"])
-    if prod(kernel) == prod(strides) == group == 1 and not any(out.content(pads) or (1,)):
+    many = not isinstance(shape[0], int) or shape[0] >= _FEW_RESULTS
+    if many and prod(kernel) == prod(strides) == group == 1 and not any(out.content(pads) or (1,)):
         return [_first(b, b.matmul(data, matrix))]
     dilations = tuple(node.attrs["dilations"])
     algorithm = "winograd" if _is_for_winograd(b, w, (kernel, strides, dilations, group)) else "direct"
@@ -102,13 +105,15 @@ def _convolution(out: Rewriter, node: Node) -> Values | None:
 
 def _is_for_winograd(b: Core, w: ValueId, geometry: tuple[object, ...]) -> bool:
     """3×3 by single steps, with channels enough to pay for the transforms, and weights that are transformed once."""
-    fits = geometry == ((3, 3), (1, 1), (1, 1), 1) and b.out.constant(w) is not None and b.dtype(w) is DType.F32
+    fits = (
+        geometry == ((3, 3), (1, 1), (1, 1), 1) and computed_constant(b.out, w) is not None and b.dtype(w) is DType.F32
+    )
     return fits and all(isinstance(size, int) and size >= _WINOGRAD_CHANNELS for size in b.shape(w)[:2])
 
 
 def _matrix(b: Core, w: ValueId) -> ValueId:
     """w[M, C, kernel...] as one row for each place and channel, one column for each result."""
-    shape, constant = b.shape(w), b.out.constant(w)
+    shape, constant = b.shape(w), computed_constant(b.out, w)  # in panels it takes as much, however small it was
     if constant is not None:
         turned = np.moveaxis(constant, (0, 1), (-1, -2)).reshape(-1, len(constant))
         return b.weight(np.ascontiguousarray(turned))

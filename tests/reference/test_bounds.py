@@ -492,3 +492,16 @@ def test_whole_numbers_that_add_up_stay_exact() -> None:
     y = m.bounded(total)
     np.testing.assert_array_equal(y.own[:3], 0)
     assert (y.own[3:] > 0).all()  # a half, which may go either way; and what f32 cannot hold
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_convolutions_add_up_in_order(stride: int) -> None:
+    """The baseline that kernels are compared with takes one sum, place by place: exact where nothing is rounded."""
+    numbers = np.random.default_rng(0)
+    x, w = numbers.integers(-4, 5, (2, 6, 7, 3)), numbers.integers(-4, 5, (27, 5))
+    made = Maker(x.astype(np.float32), w.astype(np.float32))
+    attrs = {"group": 1, "kernel_shape": (3, 3), "strides": (stride,) * 2, "dilations": (1, 1), "algorithm": "direct"}
+    y = made.op("conv_last", *made.inputs, made.builder.weight(np.array([1, 0, 1, 2])), **attrs)
+    graph = made.builder.finish([y])
+    wanted = evaluate(graph, made.weights, made.arrays, wide=True)
+    np.testing.assert_array_equal(evaluate_plainly(graph, made.weights, made.arrays)[0], wanted[0])

@@ -195,8 +195,8 @@ _LARGE = (33, 48, 64, 67, 70)
 _LIMIT_ELEMS = {"larger": 1 << 18}  # of all values together, beyond what they have where every size is 1
 _USUAL_LIMIT_ELEMS = 1 << 16  # an evaluation takes some ms
 _ATTEMPTS, _HALVED_AFTER = 48, 8
-# Windows over windows of samples leave nothing of a short axis: then one of the sizes is made longer.
-_LONG_ATTEMPTS, _LONG_SHIFTS = 40, (3, 4, 5, 6, 7)
+# Windows over windows of samples leave nothing of a short axis: then one of the sizes is made longer and longer.
+_LONG_ATTEMPTS, _LONG_SHIFTS = 60, (3, 4, 5, 6, 7, 8, 9)
 
 
 def draw_sizes(case: Case, draw: Draw, profile: str) -> Sized | None:
@@ -210,7 +210,7 @@ def draw_sizes(case: Case, draw: Draw, profile: str) -> Sized | None:
     for attempt in range(_ATTEMPTS + _LONG_ATTEMPTS):
         if attempt >= _ATTEMPTS and (best is not None or profile in _SMALL or not case.open_sizes):
             break
-        numbers = _numbers(draw, case.open_sizes, profile, attempt % _ATTEMPTS)
+        numbers = _numbers(draw, case.open_sizes, profile, attempt if attempt < _ATTEMPTS else attempt % 2)
         if attempt // 2 % 2:
             _pin(case, numbers)
         if attempt >= _ATTEMPTS:

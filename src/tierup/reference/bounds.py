@@ -16,6 +16,7 @@ an op that has none raises NoRule.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 
@@ -143,6 +144,9 @@ def _plainly(node: Node, given: Sequence[Array]) -> Sequence[Array]:
         case "core.matmul" if given[0].dtype.kind not in "iu":
             total = _product_in_order(*map(up, given))  # narrow floats add up in f32
             return (total if "to" in node.attrs else down(total, given[0].dtype),)
+        case "core.conv_last" if given[0].dtype.kind not in "iu" and node.attrs["group"] == 1:
+            x, w, pads = given
+            return (down(_convolution_in_order(node, up(x), up(w), pads), x.dtype),)
         case "core.rnn" | "core.gru" | "core.lstm":
             return _RECURRENCES[node.op](node, *given, product=_product_in_order)
         case _:
@@ -163,6 +167,24 @@ def _product_in_order(a: Array, b: Array) -> Array:
         total = np.zeros((*batch, a.shape[-2], b.shape[-1]), a.dtype)
         for k in range(a.shape[-1]):
             total += a[..., :, k, None] * b[..., k, None, :]
+    return total
+
+
+def _convolution_in_order(node: Node, x: Array, w: Array, pads: Array) -> Array:
+    """Place by place and channel by channel, as the rows of the weights stand."""
+    spatial, channels = x.ndim - 2, x.shape[-1]
+    around = [(0, 0), *zip(pads[:spatial].tolist(), pads[spatial:].tolist(), strict=True), (0, 0)]
+    padded, kernel = np.pad(x, around), tuple(node.attrs["kernel_shape"])
+    rows = list(zip(kernel, node.attrs["strides"], node.attrs["dilations"], strict=True))
+    counts = [max((n - (k - 1) * d - 1) // s + 1, 0) for n, (k, s, d) in zip(padded.shape[1:-1], rows, strict=True)]
+    total = np.zeros((len(x), *counts, w.shape[1]), x.dtype)
+    with np.errstate(all="ignore"):
+        for number, place in enumerate(itertools.product(*map(range, kernel))):
+            steps = zip(place, counts, rows, strict=True)
+            window = tuple(slice(p * d, p * d + n * s, s) for p, n, (_, s, d) in steps)
+            met = padded[(slice(None), *window)]
+            for channel in range(channels):
+                total += met[..., channel, None] * w[number * channels + channel]
     return total
 
 

@@ -27,8 +27,8 @@ def summed_sizes(node: Node, x: Array, w: Array, pads: Array) -> Array:
     tiles = -(-rows // 2), -(-columns // 2)
     room = ((0, 0), (top, 2 * tiles[0] + 2 - height - top), (left, 2 * tiles[1] + 2 - width - left), (0, 0))
     windows = np.lib.stride_tricks.sliding_window_view(np.pad(x, room), (4, 4), axis=(1, 2))[:, ::2, ::2]
-    data = np.einsum("ai,bj,nyxcij->abnyxc", _DATA, _DATA, windows, optimize=True)
+    data = np.einsum("ai,bj,nyxcij->abnyxc", _DATA, _DATA, windows, optimize=True).reshape(16, -1, channels)
     kernel = np.einsum("ai,bj,ijcm->abcm", _KERNEL, _KERNEL, w.reshape(3, 3, channels, -1), optimize=True)
-    sums = np.einsum("abnyxc,abcm->abnyxm", data, kernel, optimize=True)
+    sums = (data @ kernel.reshape(16, channels, -1)).reshape(4, 4, images, *tiles, -1)
     results: Array = np.einsum("ia,jb,abnyxm->nyixjm", _RESULT, _RESULT, sums, optimize=True)
     return results.reshape(images, 2 * tiles[0], 2 * tiles[1], -1)[:, :rows, :columns]

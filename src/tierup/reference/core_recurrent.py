@@ -102,14 +102,17 @@ def lstm(
     gates, r, p, h, c = map(up, (gates, r, p, h, c))
     f, g, out = _activations(node)
     y, size = _outputs(gates, r), r.shape[0]
-    peep = p if p.size else np.zeros(3 * size, gates.dtype)
-    p_i, p_o, p_f = peep[:size], peep[size : 2 * size], peep[2 * size :]
+
+    def peeped(gate: Array, which: int, state: Array) -> Array:
+        """Without peepholes a gate sees nothing of the state: 0 times an infinite one would be no number."""
+        return gate + p[which * size : (which + 1) * size] * state if p.size else gate
+
     for step, running in steps_of(node, len(gates), lengths):
         i, o, forget, cell = np.split(gates[step] + product(h, r), 4, axis=1)
-        i = f(i + p_i * c)
-        forget = 1 - i if node.attrs["input_forget"] else f(forget + p_f * c)
+        i = f(peeped(i, 0, c))
+        forget = 1 - i if node.attrs["input_forget"] else f(peeped(forget, 2, c))
         new_c = forget * c + i * g(cell)
-        new_h = f(o + p_o * new_c) * out(new_c)
+        new_h = f(peeped(o, 1, new_c)) * out(new_c)
         h, c = np.where(running, new_h, h), np.where(running, new_c, c)
         y[step] = np.where(running, h, 0)
     return _narrow(like, y, h, c)

@@ -96,12 +96,17 @@ def lstm_step(layer: Direction, inputs: Array, state: State) -> State:
     f, g, squash = layer.functions
     h, c = state
     entry_in, out_in, forget_in, cell_in = layer.gates(inputs + h @ layer.recurrence + layer.bias)
-    entry_peep, out_peep, forget_peep = np.split(layer.peepholes, 3)
-    entry = f(entry_in + entry_peep * c)
-    forget = 1 - entry if layer.options.attrs.get("input_forget", 0) else f(forget_in + forget_peep * c)
+    entry = f(_peeped(layer, entry_in, 0, c))
+    forget = 1 - entry if layer.options.attrs.get("input_forget", 0) else f(_peeped(layer, forget_in, 2, c))
     c = forget * c + entry * g(cell_in)
-    out = f(out_in + out_peep * c)
+    out = f(_peeped(layer, out_in, 1, c))
     return out * squash(c), c
+
+
+def _peeped(layer: Direction, gate: Array, which: int, state: Array) -> Array:
+    """A gate with what its peephole lets through; without peepholes it is nothing, not 0 times the state."""
+    size = layer.peepholes.size // 3
+    return gate + layer.peepholes[which * size : (which + 1) * size] * state if size else gate
 
 
 def run_layer(
@@ -121,7 +126,7 @@ def run_layer(
     for d, functions in enumerate(_functions(node)):
         backward = node.attrs.get("direction") == "reverse" or d == 1
         input_bias, own_bias = np.split(np.zeros(2 * w.shape[1], x.dtype) if bias is None else up(bias[d]), 2)
-        peepholes = np.zeros(3 * r.shape[2], x.dtype) if others[2] is None else up(others[2][d])
+        peepholes = np.zeros(0, x.dtype) if others[2] is None else up(others[2][d])
         layer = Direction(functions, np.ascontiguousarray(up(r[d]).T), own_bias, peepholes, node)
         products = x @ up(w[d]).T + input_bias
         state = _run(layer, step, products, tuple(s[d] for s in first), lengths, y[:, d], backward)

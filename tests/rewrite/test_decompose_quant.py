@@ -10,6 +10,7 @@ import pytest
 from tests.rewrite.lowered import RNG, assert_equal, check, f, i8, lowered, reason, single, u8, versions
 
 from tierup.ir.types import Array, DType, TensorType
+from tierup.rewrite.rewrite import simplify
 
 SMALL = (
     np.uint8, np.int8, np.uint16, np.int16, ml_dtypes.uint4, ml_dtypes.int4, ml_dtypes.uint2, ml_dtypes.int2,
@@ -190,4 +191,5 @@ def test_zero_points_of_constants_are_taken_off_where_bytes_hold_that(zero: int,
     graph, weights, feeds = single("onnx.MatMulInteger", inputs, constants=(1, 3))
     after = lowered(graph, weights)
     assert_equal(graph, after, weights, feeds)
-    assert [node.op for node in after.nodes].count("core.reduce_sum") == sums
+    folded = simplify(after, weights)  # sums of a constant's columns are constants
+    assert [node.op for node in folded.nodes].count("core.reduce_sum") == sums

@@ -125,7 +125,7 @@ def _huge_pages(size: int) -> Array | None:
         raw = np.frombuffer(memory, np.uint8)
         start = -raw.ctypes.data % _HUGE_PAGE_BYTES
         memory.madvise(advice, start, size // _HUGE_PAGE_BYTES * _HUGE_PAGE_BYTES)
-    except OSError:  # no such pages, or no room
+    except (OSError, OverflowError):  # no such pages, or no room
         return None
     return raw[start : start + size]
 

@@ -206,8 +206,12 @@ class Process:
         return f"{how}: {said[:MAX_WORDS]}" if said else how
 
     def _signal(self, number: signal.Signals) -> None:
+        """To its group, and to processes that it started in groups of their own, such as workers."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, number)
+        for pid in _descendants(self._process.pid):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, number)
 
 
 def machine_cpu_s() -> float:

@@ -13,6 +13,7 @@ import socket
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
@@ -153,6 +154,10 @@ def _step_back() -> None:
     os.nice(19)
     with suppress(OSError):  # some containers forbid it; niceness is most of it
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    # Linux may share the processor between sessions, and a worker has its own: then niceness counts for nothing
+    # outside it, and calls ran at half their speed beside a worker, unless the session is nice as a whole.
+    with suppress(OSError):
+        Path("/proc/self/autogroup").write_text("19")
 
 
 if __name__ == "__main__":

@@ -25,6 +25,14 @@ def test_few_pairs_count_with_their_whole_range() -> None:
     assert margin == pytest.approx(0.693, abs=0.001)  # log 2
 
 
+def test_some_pairs_count_by_how_far_they_reach_towards_the_other_verdict() -> None:
+    """A machine that is busy scatters what is 38 times faster, but never makes it slower."""
+    gain, margin = log_gain([(66.0, candidate) for candidate in (1.7, 1.7, 1.8, 1.7, 1.6, 9.0, 1.7)])
+    assert gain > margin
+    gain, margin = log_gain([(66.0, candidate) for candidate in (1.7, 1.7, 1.8, 1.7, 1.6, 70.0, 1.7)])
+    assert gain < margin
+
+
 def test_an_interrupted_call_moves_nothing() -> None:
     quiet = pairs(21, 1.2, 0.001)
     gain, margin = log_gain([*quiet[:-1], (quiet[-1][0], 1000.0)])

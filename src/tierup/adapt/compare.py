@@ -11,7 +11,8 @@ from collections.abc import Iterable, Sequence
 from statistics import median
 
 LEAST_GAIN = 0.02  # what a swap has to save at least: below, the next compiler or the weather decides
-_FEW = 8  # pairs, below which their whole range counts as noise
+_FEW = 8  # pairs, below which their range counts as noise: all of it, or
+_SOME = 5  # from so many on, how far they reach towards the other verdict; by chance alone five agree once in 16 times
 _SIGMAS = 3.0
 _MAD_TO_SIGMA = 1.4826
 _MEDIAN_TO_MEAN = 1.2533  # how much less a median tells of normal numbers than their mean
@@ -25,8 +26,10 @@ def log_gain(pairs: Sequence[tuple[float, float]]) -> tuple[float, float]:
     """The median of log(incumbent ÷ candidate), and the margin that noise could make up."""
     ratios = [math.log(incumbent / candidate) for incumbent, candidate in pairs]
     middle = median(ratios)
-    if len(ratios) < _FEW:
+    if len(ratios) < _SOME:
         return middle, max(ratios) - min(ratios)
+    if len(ratios) < _FEW:
+        return middle, middle - min(ratios) if middle > 0 else max(ratios) - middle
     spread = _MAD_TO_SIGMA * median(abs(ratio - middle) for ratio in ratios)
     return middle, _SIGMAS * _MEDIAN_TO_MEAN * spread / math.sqrt(len(ratios))
 

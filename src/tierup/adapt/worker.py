@@ -50,6 +50,9 @@ if TYPE_CHECKING:
 
 _MEMORY_BYTES = 4 << 30  # at least: LLVM needs some hundred MiB for the largest kernels, a plan what its weights take
 
+# Of a worker's session: about a tenth of a core where calls take all of them, so that a busy model still gets better.
+_SESSION_NICENESS = "10"
+
 
 def main() -> None:
     """Answer requests until the parent is gone."""
@@ -157,7 +160,7 @@ def _step_back() -> None:
     # Linux may share the processor between sessions, and a worker has its own: then niceness counts for nothing
     # outside it, and calls ran at half their speed beside a worker, unless the session is nice as a whole.
     with suppress(OSError):
-        Path("/proc/self/autogroup").write_text("19")
+        Path("/proc/self/autogroup").write_text(_SESSION_NICENESS)
 
 
 if __name__ == "__main__":

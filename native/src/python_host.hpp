@@ -1,6 +1,7 @@
 // Python as a host: the GIL of one call, and the call-outs made in it.
 #pragma once
 
+#include <chrono>
 #include <Python.h>
 #include <unistd.h>
 
@@ -79,6 +80,7 @@ class PythonHost final : public Host {
  private:
   const std::vector<PyObject*>& callouts_;
   Gil& gil_;
+  std::chrono::steady_clock::time_point turned_{};
 };
 
 }  // namespace tierup

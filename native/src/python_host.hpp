@@ -1,10 +1,10 @@
 // Python as a host: the GIL of one call, and the call-outs made in it.
 #pragma once
 
-#include <chrono>
 #include <Python.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <vector>
 
 #include "host.hpp"

@@ -176,6 +176,22 @@ class DimBuilder:
         return result
 
 
+def values_read(ops: Sequence[DimOp], dim: Dim) -> set[int]:
+    """The values that a dim is computed from: whose sizes or elements its instructions look at."""
+    found: set[int] = set()
+    pending, seen = [dim], set[Dim]()
+    while pending:
+        current = pending.pop()
+        if isinstance(current, Sym) and current not in seen:
+            seen.add(current)
+            op = ops[current.id]
+            if op.op not in READS:
+                pending.extend(op.args)
+            elif isinstance(op.args[0], int):
+                found.add(op.args[0])
+    return found
+
+
 def evaluate(ops: Sequence[DimOp], read: Callable[[str, int, int], int]) -> list[int]:
     """All instructions in order; `read(op, value id, index)` answers `of` and `elem`."""
     results: list[int] = []

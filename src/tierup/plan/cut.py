@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import count
 
-from tierup.ir.dims import READS, DimBuilder
+from tierup.ir.dims import READS, DimBuilder, values_read
 from tierup.ir.graph import Graph, Node, ValueId, Weights
-from tierup.ir.types import Dim, DType, Sym, TensorType
+from tierup.ir.types import Dim, DType, TensorType
 from tierup.plan.contents import contents, is_exact
 from tierup.plan.forms import VIEWS, Forms, Linear, dims_in, rearranged
 from tierup.plan.groups import Group, Member, joined, single
@@ -201,18 +201,7 @@ class _Cutter:
     def _values_in(self, dim: Dim) -> frozenset[ValueId]:
         """The values that a size is read from."""
         if dim not in self._read_for:
-            found: set[ValueId] = set()
-            pending, seen = [dim], set[Dim]()
-            while pending:
-                current = pending.pop()
-                if isinstance(current, Sym) and current not in seen:
-                    seen.add(current)
-                    op = self._dims.ops[current.id]
-                    if op.op not in READS:
-                        pending.extend(op.args)
-                    elif isinstance(op.args[0], int):
-                        found.add(op.args[0])
-            self._read_for[dim] = frozenset(found)
+            self._read_for[dim] = frozenset(values_read(self._dims.ops, dim))
         return self._read_for[dim]
 
     def _always_in_memory(self) -> Iterator[ValueId]:

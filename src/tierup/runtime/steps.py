@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from tierup.codegen.target import Target
-from tierup.ir.dims import READS, DimBuilder, DimError, DimOp, apply
+from tierup.ir.dims import READS, DimBuilder, DimError, DimOp, apply, values_read
 from tierup.ir.graph import Graph, Node, ValueId, Weights
 from tierup.ir.types import Dim, DType, Shape, Sym, TensorType
 from tierup.lower.attention import lower_attention
@@ -262,18 +262,7 @@ class KernelFunction(FunctionCompiler):
 
     def _reads(self, dim: Dim) -> set[ValueId]:
         """The values that a size is read from."""
-        found: set[ValueId] = set()
-        pending, seen = [dim], set[Dim]()
-        while pending:
-            current = pending.pop()
-            if isinstance(current, Sym) and current not in seen:
-                seen.add(current)
-                op = self._dims.ops[current.id]
-                if op.op not in READS:
-                    pending.extend(op.args)
-                elif isinstance(op.args[0], int):
-                    found.add(op.args[0])
-        return found
+        return values_read(self._dims.ops, dim)
 
     def _lower(self, unit: Region | int) -> Kernel | None:
         if isinstance(unit, int):

@@ -79,7 +79,7 @@ def explain_model(path: Path, request: Request, json_file: Path | None) -> None:
     }
     _print_head(console, path, values, shown, machine)
     if request.html is not None:
-        _write_page(console, path, request.html, values, views[0].explanation, planned, probes)
+        _write_page(console, path, request.html, values, views[0].explanation, probes)
     if request.region is None:
         rows = [function_row(view.explanation, view.signature) for view in views]
         _print_all(console, shown.explanation, machine)
@@ -112,23 +112,17 @@ def _write_page(
     target: Path,
     values: dict[str, Any],
     explanation: Explanation,
-    planned: Planned,
     probes: Probes,
 ) -> None:
     """Watch the model get better from an empty cache, and write all of it as one page."""
-    from tierup.explain.blocks import blocks_of
+    from tierup.explain.blocks import pictures_of
     from tierup.explain.observe import observe
     from tierup.explain.page import page
 
-    function = planned.compiled.functions[0]
-    blocks = blocks_of(
-        function.graph,
-        function.kernels,
-        sorted(node for number, node in probes.node_spans if number == function.number),
-    )
     inputs = ", ".join(f"{name} {brief(value).split('  ')[0]}" for name, value in values.items())
     summary = f"Called with {inputs or 'nothing'}; {explanation.target}, {_number(explanation.threads, 'thread')}."
-    text = page(path.name, summary, explanation, blocks, observe(path, values))
+    pictures = pictures_of(probes.functions, probes.node_spans)
+    text = page(path.name, summary, explanation, pictures, observe(path, values))
     try:
         target.write_text(text, encoding="utf-8")
     except OSError as error:

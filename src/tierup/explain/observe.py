@@ -37,4 +37,4 @@ def observe(path: Path, values: dict[str, Any], timeout_s: float = 30.0) -> Obse
                     break
                 if settled_s is not None and after >= _SETTLED_CALLS and end - settled_s > _LEAST_S and model.settled:
                     break
-            return Observed(tuple(calls), model.events.all(), began_s)
+            return Observed(tuple(calls), model.events.all(), began_s, model.settled)

@@ -14,7 +14,7 @@ from statistics import median
 import msgspec
 
 from tierup.events import Entry, Quarantined, RolledBack, Swapped
-from tierup.explain.blocks import Block
+from tierup.explain.blocks import Block, Picture
 from tierup.explain.explanation import Alone, Explanation, Region
 
 _BOX_WIDTH, _BOX_HEIGHT, _GAP_X, _GAP_Y = 176, 34, 14, 16
@@ -26,14 +26,15 @@ _LABEL_CHARS = 18  # that a box has room for beside the share
 
 class Observed(msgspec.Struct, frozen=True):
     """Calls of a model from its first answer on: (seconds since it began to load, milliseconds) of each, what happened,
-    and when it began."""
+    when it began, and whether it had settled in the end."""
 
     calls: tuple[tuple[float, float], ...]
     events: tuple[Entry, ...]
     began_s: float
+    settled: bool
 
 
-def page(title: str, summary: str, explanation: Explanation, blocks: Sequence[Block], observed: Observed) -> str:
+def page(title: str, summary: str, explanation: Explanation, pictures: Sequence[Picture], observed: Observed) -> str:
     """The whole page."""
     template = resources.files("tierup.explain").joinpath("page.html").read_text(encoding="utf-8")
     parts = {
@@ -41,7 +42,7 @@ def page(title: str, summary: str, explanation: Explanation, blocks: Sequence[Bl
         "summary": escape(summary),
         "figures": _figures(explanation, observed),
         "latency": _latency(observed),
-        "graph": _graph(explanation, blocks),
+        "graph": _graphs(explanation, pictures),
         "regions": _regions(explanation),
         "alone": _alone(explanation),
         "refused": _refused(explanation),
@@ -56,7 +57,7 @@ def _figures(explanation: Explanation, observed: Observed) -> str:
     first, last = observed.calls[0][1], median(taken for _, taken in observed.calls[-200:])
     shown = (
         ("first answer", _milliseconds(first)),
-        ("settled, median", _milliseconds(last)),
+        ("settled, median" if observed.settled else "not settled, median", _milliseconds(last)),
         ("regions", str(len(explanation.regions))),
         ("nodes alone", str(len(explanation.alone))),
         ("swaps", str(sum(isinstance(entry.event, Swapped) for entry in observed.events))),
@@ -124,10 +125,34 @@ def _marks(observed: Observed, x: Callable[[float], float]) -> list[str]:
     return lines
 
 
-def _graph(explanation: Explanation, blocks: Sequence[Block]) -> str:
-    """Boxes in rows, wide rows in the middle; each links to its line in the table."""
-    if not blocks:
+def _graphs(explanation: Explanation, pictures: Sequence[Picture]) -> str:
+    """The model and those of its bodies that ran, each under its name; the names of the others."""
+    ran, idle = list[Picture](), list[str]()
+    for picture in pictures:
+        if picture.body is None or any(_runs(explanation, block) for block in picture.blocks):
+            ran.append(picture)
+        else:
+            idle.append(picture.body)
+    drawn = [picture for picture in ran if picture.blocks]
+    if not drawn:
         return "<p>No part of the model is left to draw.</p>"
+    most = max(_share(explanation, block) for picture in drawn for block in picture.blocks) or 1.0
+    lines = []
+    for picture in drawn:
+        if len(pictures) > 1:
+            lines.append(f"<h3>{escape(picture.body or 'the model')}</h3>")
+        lines.append(_graph(explanation, picture.blocks, most))
+    if idle:
+        lines.append(f"<p>Bodies that the call did not run: {escape(', '.join(idle))}.</p>")
+    return "\n".join(lines)
+
+
+def _runs(explanation: Explanation, block: Block) -> bool:
+    return block.kind == "kernel" and explanation.regions[block.number].runs > 0
+
+
+def _graph(explanation: Explanation, blocks: Sequence[Block], most: float) -> str:
+    """Boxes in rows, wide rows in the middle; each links to its line in the table. `most` is the greatest share."""
     widths: dict[int, int] = {}
     for block in blocks:
         widths[block.row] = max(widths.get(block.row, 0), block.column + 1)
@@ -152,45 +177,46 @@ def _graph(explanation: Explanation, blocks: Sequence[Block]) -> str:
                 f'<path class="edge{far}" d="M{x1:.0f} {y1:.0f} C{x1:.0f} {y1 + bend:.0f} {x2:.0f} {y2 - bend:.0f} '
                 f'{x2:.0f} {y2:.0f}"/>'
             )
-    alone = {node: number for number, node in enumerate(sorted(b.node for b in blocks if b.node is not None))}
-    most = max((_share(explanation, block, alone) for block in blocks), default=0.0) or 1.0
     for block in blocks:
         left, top = corner(block)
-        share = _share(explanation, block, alone)
-        label, target, kind = _named(explanation, block, alone)
-        lines.append(
-            f'<a href="#{target}"><g class="{kind}" style="--heat:{100 * math.sqrt(share / most):.0f}%">'
+        share = _share(explanation, block)
+        box = (
+            f'<g class="{block.kind}" style="--heat:{100 * math.sqrt(share / most):.0f}%">'
             f'<rect x="{left:.0f}" y="{top:.0f}" width="{_BOX_WIDTH}" height="{_BOX_HEIGHT}" rx="6"/>'
-            f'<text x="{left + 8:.0f}" y="{top + 21:.0f}">{escape(label)}</text>'
-            f'<text class="share" x="{left + _BOX_WIDTH - 8:.0f}" y="{top + 21:.0f}">{100 * share:.1f}%</text>'
-            f"<title>{escape(_told(explanation, block, alone))}</title></g></a>"
+            f'<text x="{left + 8:.0f}" y="{top + 21:.0f}">{escape(_label(block))}</text>'
+            f'<text class="share" x="{left + _BOX_WIDTH - 8:.0f}" y="{top + 21:.0f}">{_percent(block, share)}</text>'
+            f"<title>{escape(_told(explanation, block))}</title></g>"
         )
+        # A control node has no line in a table: its bodies do.
+        anchor = {"kernel": f"region{block.number}", "alone": f"alone{block.number}"}.get(block.kind)
+        lines.append(f'<a href="#{anchor}">{box}</a>' if anchor else box)
     lines.append("</svg>")
     return "\n".join(lines)
 
 
-def _share(explanation: Explanation, block: Block, alone: dict[int, int]) -> float:
-    timed = _timed(explanation, block, alone)
-    return timed.share_of_call or 0.0
+def _timed(explanation: Explanation, block: Block) -> Region | Alone | None:
+    if block.kind == "control":
+        return None
+    return explanation.regions[block.number] if block.kind == "kernel" else explanation.alone[block.number]
 
 
-def _timed(explanation: Explanation, block: Block, alone: dict[int, int]) -> Region | Alone:
-    if block.region is not None:
-        return explanation.regions[block.region]
-    assert block.node is not None  # a block is one or the other
-    return explanation.alone[alone[block.node]]
+def _share(explanation: Explanation, block: Block) -> float:
+    timed = _timed(explanation, block)
+    return timed.share_of_call or 0.0 if timed else 0.0
 
 
-def _named(explanation: Explanation, block: Block, alone: dict[int, int]) -> tuple[str, str, str]:
-    """The label of a block, the line that it links to, and its tier as a class."""
-    found = _timed(explanation, block, alone)
-    if isinstance(found, Region):
-        return _cut(f"{found.number} {' '.join(found.ops)}"), f"region{found.number}", "kernel"
-    return _cut(found.op), f"alone{explanation.alone.index(found)}", "reference"
+def _percent(block: Block, share: float) -> str:
+    return "" if block.kind == "control" else f"{100 * share:.1f}%"
 
 
-def _told(explanation: Explanation, block: Block, alone: dict[int, int]) -> str:
-    found = _timed(explanation, block, alone)
+def _label(block: Block) -> str:
+    return _cut(f"{block.number} {block.name}" if block.kind == "kernel" else block.name)
+
+
+def _told(explanation: Explanation, block: Block) -> str:
+    found = _timed(explanation, block)
+    if found is None:
+        return f"{block.name}: its bodies are below"
     if isinstance(found, Region):
         return f"region {found.number}, {found.kind}: {', '.join(found.ops)}; {_micros(found.measured_us)}"
     return f"{found.op} in the reference tier: {found.reason}; {_micros(found.measured_us)}"

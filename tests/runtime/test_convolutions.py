@@ -192,6 +192,20 @@ def test_infinities_beyond_the_edge_stay_there(results: int, group: int) -> None
     np.testing.assert_array_equal(np.isfinite(got), np.isfinite(wanted))
 
 
+def test_many_channels_are_put_side_by_side_once() -> None:
+    """Few channels that lie apart are gathered by the convolution itself; many would be, for each panel anew."""
+
+    def kernels(x: tuple[int, ...], w: tuple[int, ...]) -> list[str]:
+        imported, target = load_onnx(model(floats(1, *x), floats(2, *w), False)), target_of(identify())
+        assert target is not None
+        return [
+            placed.region.kind for placed in compile_plan(imported.graph, imported.weights, target).functions[0].kernels
+        ]
+
+    assert kernels((1, 3, 40), (96, 3, 5)) == ["conv", "rows"]
+    assert kernels((1, 96, 40), (96, 96, 5)) == ["rows", "conv", "rows"]
+
+
 def test_maps_behind_a_convolution_are_part_of_it() -> None:
     proto = model(floats(1, 1, 8, 6, 6), floats(2, 16, 8, 3, 3), False, ("Relu", "Neg"), pads=[1] * 4)
     imported, target = load_onnx(proto), target_of(identify())

@@ -46,7 +46,7 @@ class Views:
     def of(self, value: ValueId) -> View:
         """The view behind a value: of itself where nothing leads further."""
         if value not in self._known:
-            self._known[value] = self._through(value) or self._itself(value)
+            self._known[value] = self._through(value) or self.itself(value)
         return self._known[value]
 
     def broadcast(self, value: ValueId, domain: Shape) -> View | None:
@@ -64,7 +64,8 @@ class Views:
         assert type.shape is not None
         return type.shape
 
-    def _itself(self, value: ValueId) -> View:
+    def itself(self, value: ValueId) -> View:
+        """A value as it lies in memory, whatever it was made of."""
         shape = self._shape(value)
         return View(value, shape, row_major(shape, self._dims))
 

@@ -13,6 +13,8 @@ from tierup.lower.tile import Fill, Index, Map, Position, Reduce, Size, Statemen
 from tierup.lower.views import View, Views, row_major
 from tierup.plan.regions import Region
 
+_MANY = 64  # channels that are more than one panel of sums has
+
 Bounded = tuple[str, str, tuple[str, ...]]  # a place inside the data, whether it is the one that was meant, their axes
 
 
@@ -62,7 +64,7 @@ class Windows:
         assert data is not None
         assert matrix is not None
         self.graph, self.dims = graph, dims
-        view = Views(graph, weights, dims).of(data)
+        view = _data(Views(graph, weights, dims), data, region.domain[-1])
         self.matrix, self.group = matrix, int(node.attrs["group"])
         self.transformed = node.attrs["algorithm"] == "winograd"
         channels, results = view.shape[-1], region.domain[-1]
@@ -102,6 +104,15 @@ class Windows:
 
     def scaled(self, amount: Dim, by: int) -> Dim:
         return amount if by == 1 else self.dims.mul(amount, by)
+
+
+def _data(views: Views, data: ValueId, results: Dim) -> View:
+    """Where the data is read from. Channels that lie apart are gathered for every panel of results: where there are
+    several panels, and more than a few channels, putting them side by side once in memory takes less."""
+    view = views.of(data)
+    channels = view.shape[-1]
+    many = isinstance(channels, int) and isinstance(results, int) and channels >= _MANY and results >= _MANY
+    return views.itself(data) if many and view.strides[-1] != 1 else view
 
 
 def _without(view: View, kept: Sequence[int]) -> View:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from onnx import TensorProto
 from tests.rewrite.graphs import Build, const, f32, ints, made, ops
 
 from tierup.errors import InputError
@@ -316,3 +317,36 @@ def test_more_than_there_are_cannot_be_the_best() -> None:
 )
 def test_other_tops_stay(build: Build) -> None:
     assert "core.topk" in ops(reform(build)[1])
+
+
+def one_hot(
+    b: GraphBuilder, matrix: Any, *, classes: Any = (0, 1, 2, 3), on: float | None = None, turned: bool = False
+) -> int:
+    """The product of one-hot rows of an input [2, 3, 1] and a matrix; `on`: as a select, not as a cast."""
+    index, counted = b.open_input(DType.I64, (2, "n", 1)), const(b, classes, np.int64)
+    hot = b.op("core.eq", *((counted, index) if turned else (index, counted)))
+    if on is None:
+        rows = b.op("core.cast", hot, to=TensorProto.FLOAT, saturate=1)
+    else:
+        rows = b.op("core.select", hot, const(b, on), const(b, 0.0))
+    return b.op("core.matmul", rows, const(b, matrix))
+
+
+PLACES = np.array([[[0], [3], [-1]], [[4], [2], [2**40]]])
+
+
+@pytest.mark.parametrize("form", [{}, {"on": 1.0}, {"turned": True}, {"classes": [[0, 1, 2, 3]]}])
+def test_one_hot_rows_pick_rows_of_a_matrix(form: dict[str, Any]) -> None:
+    left = compare(lambda b: one_hot(b, floats(4, 5), **form), PLACES)
+    assert "core.gather" in left
+    assert "core.matmul" not in left
+
+
+@pytest.mark.parametrize("form", [{"on": 2.0}, {"classes": (0, 1, 3, 2)}, {"classes": (1, 2, 3, 4)}])
+def test_other_rows_are_multiplied(form: dict[str, Any]) -> None:
+    assert "core.matmul" in compare(lambda b: one_hot(b, floats(4, 5), **form), PLACES, sums=4)
+
+
+def test_zeros_times_infinity_are_no_zeros() -> None:
+    _, after, _ = reform(lambda b: one_hot(b, np.full((4, 5), np.inf)))
+    assert "core.matmul" in ops(after)

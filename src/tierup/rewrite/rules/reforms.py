@@ -12,6 +12,7 @@ import numpy as np
 from tierup.ir.graph import Node
 from tierup.rewrite.decompose.core import Core
 from tierup.rewrite.rules.integer_weights import integer_weight
+from tierup.rewrite.rules.one_hot import row_of_matrix
 from tierup.rewrite.rules.ranking import by_ranks
 from tierup.rewrite.rules.resizing import by_lookups
 from tierup.rewrite.rules.row import numbers
@@ -52,12 +53,16 @@ REFORMS = (
     Reform("phases", ("core.conv_transpose",), "convᵀ(x, w)[i·s + p] = conv(x, taps of phase p)[i]", as_convolutions),
     Reform("top by ranks", ("core.topk",), "topk(x)[k] = x[i] where as many as k come before i", by_ranks),
     Reform("resize by lookups", ("core.resize",), "resize(x) = Σ x[index] · weight, axis by axis", by_lookups),
+    Reform("row of a matrix", ("core.matmul",), "[i = 0, i = 1, …] · w = w[i]", row_of_matrix),
     Reform("integer weight", ("core.matmul",), "a · (s · w) = s · (a · w)", integer_weight),
 )
-_BY_OP = {op: row for row in REFORMS for op in row.ops}
+_BY_OP: dict[str, list[Reform]] = {}
+for _row in REFORMS:
+    for _op in _row.ops:
+        _BY_OP.setdefault(_op, []).append(_row)
 
 
 def reformed(out: Rewriter, node: Node) -> Values | None:
-    """What the row for a node makes of it."""
-    row = _BY_OP.get(node.op)
-    return None if row is None else row.rule(out, node)
+    """What the first row that applies makes of a node."""
+    made = (row.rule(out, node) for row in _BY_OP.get(node.op, ()))
+    return next((values for values in made if values is not None), None)

@@ -1,4 +1,5 @@
-"""Products on words, in the interpreter: bytes exactly as the reference has them, bf16 within the rounding of sums."""
+"""Products in the interpreter: on words, bytes exactly as the reference has them, floats within the rounding of sums;
+which side threads divide."""
 
 from __future__ import annotations
 
@@ -175,3 +176,52 @@ def test_rows_that_do_not_begin_with_a_word_are_copied() -> None:
     got, wanted, call = run(build, integers(DType.U8, 7, 6))
     np.testing.assert_array_equal(got, wanted)
     assert form(call) == "bytes"
+
+
+def _product(rows: int | str, inner: int, columns: int, count: int) -> CutRun:
+    """A product of so many rows, a bias and a residual behind it, compared with float64."""
+    w, bias = (RANDOM.standard_normal(shape).astype(np.float32) for shape in ((inner, columns), (columns,)))
+
+    def build(b: GraphBuilder) -> int:
+        product = b.op("core.matmul", f32(b, rows, inner), const(b, w))
+        return b.op("core.add", b.op("core.add", product, const(b, bias)), f32(b, rows, columns))
+
+    x, other = (RANDOM.standard_normal((count, size)).astype(np.float32) for size in (inner, columns))
+    got, wanted, call = run(build, x, other)
+    size = np.abs(x.astype(np.float64)) @ np.abs(w.astype(np.float64)) + np.abs(bias) + np.abs(other)
+    assert (np.abs(got - wanted) <= EPS * (4 + np.sqrt(inner)) * size).all()
+    return call
+
+
+def _divided(call: CutRun) -> str:
+    ((_, kernel),) = call.kernels
+    return "rows" if kernel.program.grid[0].axis != "j" else "columns"
+
+
+@pytest.mark.parametrize("columns", [1, 5, 6, 12, 18, 23, 64])
+@pytest.mark.parametrize("rows", [64, 69])
+def test_threads_divide_many_rows(rows: int, columns: int) -> None:
+    assert _divided(_product(rows, 3, columns, rows)) == "rows"
+
+
+def test_panels_waste_no_columns_where_rows_are_divided() -> None:
+    """A vector has four lanes here: six columns are three halves of one."""
+    widths = {}
+    for columns in (4, 6, 8, 12, 18, 24):
+        ((_, kernel),) = _product(64, 3, columns, 64).kernels
+        widths[columns] = next(buffer.width for buffer in kernel.buffers if isinstance(buffer, Panels))
+    assert widths == {4: 4, 6: 6, 8: 8, 12: 12, 18: 6, 24: 12}
+
+
+@pytest.mark.parametrize(
+    ("rows", "inner", "columns"),
+    [
+        (63, 3, 5),  # few rows
+        (80, 3, 81),  # more columns
+        (64, 3000, 60),  # a right side that is read anew for every tile
+        ("n", 3, 5),  # rows that may be few
+    ],
+)
+def test_threads_divide_columns(rows: int | str, inner: int, columns: int) -> None:
+    count = 9 if isinstance(rows, str) else rows
+    assert _divided(_product(rows, inner, columns, count)) == "columns"

@@ -40,6 +40,22 @@ def test_panels(layout: str, part_bytes: int, monkeypatch: pytest.MonkeyPatch) -
                 assert packed.size == 0 or packed.ctypes.data % 64 == 0
 
 
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("width", [1, 4, 48])
+def test_panels_of_transformed_kernels(width: int, order: Any) -> None:
+    """G g Gᵀ for each channel and column, exactly rounded: of small numbers every step is exact."""
+    turn = np.array([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]])
+    for channels, columns in itertools.product((0, 1, 5), (0, 1, 4, 50)):
+        numbers = np.random.default_rng(columns).integers(-99, 99, (9 * channels, columns))
+        matrix, told = np.array(numbers, np.float32, order=order), list[Any]()
+        packed = pack_panels(matrix, width, told.append, "winograd")
+        both = np.einsum("ai,bj,ijcn->abcn", turn, turn, numbers.reshape(3, 3, channels, columns))
+        np.testing.assert_array_equal(packed, packed_slowly(both.reshape(16 * channels, columns).astype("f4"), width))
+        assert sum(part.size for part in told) == matrix.size
+    with pytest.raises(ValueError, match="8 rows of float32 are no 3×3 kernels"):
+        pack_panels(np.zeros((8, 4), np.float32), 4, form="winograd")
+
+
 @pytest.mark.parametrize("part_bytes", [64, 4 << 20], ids=["in parts", "at once"])
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("form", ["bf16", "bytes", "summed bytes"])

@@ -79,6 +79,8 @@ GEOMETRIES: list[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = [
     ((1, 16, 50), (16, 1, 5), {"pads": [2, 2], "group": 16}),
     ((1, 4, 5, 6, 7), (8, 4, 3, 3, 3), {"pads": [1] * 6}),
     ((1, 64, 7, 7), (128, 64, 1, 1), {"strides": [2, 2]}),
+    ((1, 20, 9, 8), (24, 20, 1, 1), {}),  # more rows than columns, in panels of half vectors; ragged ones
+    ((2, 20, 7, 9), (43, 20, 1, 1), {}),
     ((1, 256, 7, 7), (64, 256, 3, 3), {"pads": [1] * 4}),
     ((1, 2, 4, 4), (3, 2, 5, 5), {"pads": [3] * 4}),
     ((1, 20, 4, 4), (20, 1, 5, 5), {"pads": [4] * 4, "group": 20}),  # windows that lie outside altogether
@@ -175,6 +177,27 @@ def test_any_geometry(case: tuple[tuple[int, ...], tuple[int, ...], dict[str, An
     data, weight = floats(3, *x), floats(4, *w)
     given = np.ascontiguousarray(np.moveaxis(data, 1, -1)) if last else data
     assert_close(compiled(model(data, weight, opened, last=last, **attrs), given), data, weight, attrs)
+
+
+@st.composite
+def rows_of_windows(draw: st.DrawFn) -> tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]:
+    """Convolutions of every channel by itself, most of them with windows at both edges and inside."""
+    kernel, dilation, stride = draw(st.integers(1, 7)), draw(st.integers(1, 2)), draw(st.integers(1, 3))
+    before, after = (draw(st.integers(0, kernel)) for _ in range(2))
+    width = max(1, (kernel - 1) * dilation + 1 - before - after) + draw(st.integers(0, 40))
+    channels = draw(st.sampled_from([3, 16, 48, 50, 144]))
+    attrs = {
+        "group": channels, "dilations": [1, dilation], "pads": [1, before, 0, after], "strides": [1, stride],
+    }  # fmt: skip
+    return (1, channels, 4, width), (channels, 1, 3, kernel), attrs
+
+
+@settings(max_examples=40, deadline=None)
+@given(rows_of_windows(), st.booleans())
+def test_any_row_of_windows(case: tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]], opened: bool) -> None:
+    x, w, attrs = case
+    data, weight = floats(3, *x), floats(4, *w)
+    assert_close(compiled(model(data, weight, opened, ("Identity",), **attrs), data), data, weight, attrs)
 
 
 @pytest.mark.parametrize(("results", "group"), [(16, 16), (2, 1)])

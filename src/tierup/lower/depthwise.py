@@ -1,34 +1,55 @@
 """A convolution of every channel by itself -> one tile program: channels in vectors, a row of results at a time.
 
-Windows that lie inside the data along the last axis are taken in tiles, and read memory in order; those that reach
-beyond it are taken one by one, each place brought inside, and its product left out. So are those of rows of the
-kernel that lie outside.
+Places along the last axis are taken in tiles. Where its sizes are known, so is for every window which of its places
+lie inside the data: those at the edges are tiles of one, beside the one next to them, and leave out what lies outside.
+Where they are open, windows inside the data are taken in tiles; others one by one, each place brought inside, and its
+product left out. Rows of the kernel that lie outside the data are skipped.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from math import prod
 
 from tierup.ir.dims import DimBuilder
 from tierup.ir.graph import Graph, Weights
-from tierup.ir.types import Dim
+from tierup.ir.types import Dim, DType
 from tierup.lower.epilogue import Epilogue
 from tierup.lower.kernel import Kernel
 from tierup.lower.names import Names, Sizes
 from tierup.lower.tile import Buffer, Fill, Grid, Index, Load, Loop, Map, Statement, Store, Tile, TileProgram
 from tierup.lower.views import Views
-from tierup.lower.windows import Bounded, Integers, Windows
+from tierup.lower.windows import Bounded, Integers, Spot, Windows
 from tierup.plan.regions import Region
 
-_VECTORS = 2  # of channels in a tile
-_ROWS = (6, 3, 1)  # of a tile: with two vectors twelve sums, and as many elements on their way
+_OPEN_VECTORS = 2  # of channels in a tile of a row whose length is open
+_OPEN_ROWS = (6, 3, 1)  # of such a tile: with two vectors twelve sums, and as many elements on their way
+_REGISTERS = 30  # for sums, and for the places under their windows, which several of them read; the rest for weights
+_MOST_ROWS = 12
+_BLOCK_VECTORS = 8  # at most of one step of the grid, whose own cost is that of some tens of products
 _WORK_ELEMS = 4096  # products; less is not worth a thread's while
 
 
 def lower_depthwise(graph: Graph, weights: Weights, region: Region, dims: DimBuilder, lanes: int) -> Kernel:
     """The kernel of a conv region with as many groups as channels and results."""
     return _Depthwise(graph, weights, region, Windows(graph, weights, region, dims), lanes).kernel()
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Windows of a row that are computed at a time: from `begin` to `end`, `rows` in a tile over the axis `row`.
+
+    `taps` are the places of the kernel along the row that may lie inside the data. Those of a `border` may still not,
+    and are looked at one by one.
+    """
+
+    row: str
+    rows: int
+    begin: Dim
+    end: Dim
+    taps: tuple[int, ...]
+    border: bool = False
 
 
 class _Depthwise:
@@ -39,17 +60,22 @@ class _Depthwise:
         *self._outer, self._last = windows.axes
         self._channels = windows.group
         lanes = max(1, lanes * 4 // max(4, windows.sum.numpy.itemsize))
-        self._width = lanes * min(_VECTORS, -(-self._channels // lanes))
+        self._pieces = self._closed_pieces() or [[part] for part in self._open_parts()]
+        vectors = _OPEN_VECTORS if any(part.border for parts in self._pieces for part in parts) else 1
+        self._width = lanes * min(vectors, -(-self._channels // lanes))
+        self._block = self._width * _divisor(self._channels // self._width, _BLOCK_VECTORS)
+        if self._channels % self._width:
+            self._block = 0  # the grid goes over tiles of channels, the last of them ragged
         self._right = Views(graph, weights, self._dims).of(windows.matrix)
 
     def kernel(self) -> Kernel:
         windows = self._windows
-        body = tuple(self._rows())
+        body = tuple(self._piece(parts) for parts in self._pieces)
         buffers = [Buffer("x", windows.dtype(windows.view.base)), Buffer("w", windows.dtype(windows.matrix))]
         buffers += [Buffer(name, windows.dtype(value)) for value, name in self._epilogue.operands.items()]
         buffers.append(Buffer("out", windows.dtype(self._epilogue.result), "out"))
         steps = [("n", windows.domain[0], 1), *((f"o{a}", axis.count, 1) for a, axis in enumerate(self._outer))]
-        steps.append(("j", self._channels, self._width))
+        steps.append(("b", self._channels, self._block) if self._block else ("j", self._channels, self._width))
         grid = tuple(Grid(axis, self._sizes.of(extent), step) for axis, extent, step in steps)
         program = TileProgram("depthwise", tuple(buffers), len(self._sizes.dims), grid, body, ("j",))
         return Kernel(
@@ -62,22 +88,62 @@ class _Depthwise:
 
     def _grain(self) -> Dim:
         taps = prod(axis.kernel for axis in self._windows.axes)
-        work = self._dims.product([self._width, taps, self._last.count])
+        work = self._dims.product([self._block or self._width, taps, self._last.count])
         return self._dims.floordiv(_WORK_ELEMS, self._dims.max(work, 1))
 
-    def _rows(self) -> Iterator[Loop]:
-        first, behind = self._inside()
+    # Which windows are taken together.
+
+    def _closed_pieces(self) -> list[list[_Part]]:
+        """The windows of a row whose sizes are known; nothing where they are not, or most of them reach outside."""
+        axis, most = self._last, self._most_rows()
+        if not (isinstance(axis.count, int) and isinstance(axis.size, int) and isinstance(axis.before, int)):
+            return []
+        taps = [self._taps_inside(window) for window in range(axis.count)]
+        whole = [window for window, inside in enumerate(taps) if len(inside) == axis.kernel]
+        first, behind = (whole[0], whole[-1] + 1) if whole else (axis.count, axis.count)
+        if not all(taps) or max(first, axis.count - behind) > most:
+            return []
+        rows = -(-axis.count // -(-axis.count // most))
+        pieces = [[_Part(f"l{window}", 1, window, window + 1, taps[window]) for window in range(first)]]
+        pieces[0] += self._inner(first, min(behind, max(first, rows)))
+        begin = min(behind, max(first, rows))
+        end = behind - (behind - begin) % rows
+        pieces += [[part] for part in self._inner(begin, end, rows)]
+        pieces.append(self._inner(end, behind))
+        pieces[-1] += [_Part(f"r{window}", 1, window, window + 1, taps[window]) for window in range(behind, axis.count)]
+        return [parts for parts in pieces if parts]
+
+    def _inner(self, begin: int, end: int, rows: int = 0) -> list[_Part]:
+        """Windows that lie inside the data."""
+        rows = rows or end - begin
+        return [_Part(f"i{rows}", rows, begin, end, tuple(range(self._last.kernel)))] if begin < end else []
+
+    def _taps_inside(self, window: int) -> tuple[int, ...]:
+        axis = self._last
+        assert isinstance(axis.size, int)
+        assert isinstance(axis.before, int)
+        places = [window * axis.stride + tap * axis.dilation - axis.before for tap in range(axis.kernel)]
+        return tuple(tap for tap, place in enumerate(places) if 0 <= place < axis.size)
+
+    def _most_rows(self) -> int:
+        """As many windows as have their sums and the places under them in registers."""
+        axis = self._last
+        around = (axis.kernel - 1) * (axis.dilation if axis.stride == 1 else 1) + 1 - axis.stride
+        return max(2, min(_MOST_ROWS, (_REGISTERS - around) // (1 + axis.stride)))
+
+    def _open_parts(self) -> Iterator[_Part]:
+        (first, behind), taps = self._inside(), tuple(range(self._last.kernel))
         if first != 0:
-            yield self._tiles("l", 1, 0, first, border=True)
+            yield _Part("l", 1, 0, first, taps, border=True)
         begin = first
-        for rows in _ROWS:
+        for rows in _OPEN_ROWS:
             whole = self._dims.mul(self._dims.floordiv(self._dims.sub(behind, begin), rows), rows)
             end = behind if rows == 1 else self._dims.add(begin, whole)
             if begin != end:
-                yield self._tiles(f"i{rows}", rows, begin, end, border=False)
+                yield _Part(f"i{rows}", rows, begin, end, taps)
             begin = end
         if behind != self._last.count:
-            yield self._tiles("l", 1, behind, self._last.count, border=True)
+            yield _Part("l", 1, behind, self._last.count, taps, border=True)
 
     def _inside(self) -> tuple[Dim, Dim]:
         """The first window that lies inside the data along the last axis, and the first behind those."""
@@ -89,76 +155,133 @@ class _Depthwise:
         fitting = dims.add(dims.floordiv(room, axis.stride), 1)
         return first, dims.max(first, dims.min(fitting, axis.count))
 
-    def _tiles(self, row: str, rows: int, begin: Dim, end: Dim, *, border: bool) -> Loop:
-        body: list[Statement] = []
-        tile, zero = Tile(self._windows.sum, (row, "j")), self._names.new("zero")
-        body.append(Fill(zero, tile, 0))
-        total = self._level(body, row, 0, zero, border)
-        spot = self._windows.spot(self._sizes, row, grouped=False)
-        result = self._epilogue.write(body, total, self._windows.sum, spot)
-        body.append(Store("out", spot.index, result))
-        begin_size, end_size = self._sizes.of(begin), self._sizes.of(end)
-        return Loop(row, end_size, rows, tuple(body), begin=begin_size, exact=True)
+    # What is computed for them.
 
-    def _level(self, body: list[Statement], row: str, a: int, start: str, border: bool) -> str:
+    def _piece(self, parts: Sequence[_Part]) -> Statement:
+        body: list[Statement] = []
+        zeros = [self._names.new("zero") for _ in parts]
+        body += [Fill(zero, self._tile(part), 0) for zero, part in zip(zeros, parts, strict=True)]
+        for part, total in zip(parts, self._level(body, parts, 0, zeros), strict=True):
+            spot = self._spot(part.row)
+            result = self._epilogue.write(body, total, self._windows.sum, spot)
+            body.append(Store("out", spot.index, result))
+        if self._block:  # inside the row: memory is read in order
+            body = [Loop("j", self._block, self._width, tuple(body))]
+        for part in reversed(parts):
+            begin, end = self._sizes.of(part.begin), self._sizes.of(part.end)
+            body = [Loop(part.row, end, part.rows, tuple(body), begin=begin, exact=True)]
+        return body[0]
+
+    def _tile(self, part: _Part) -> Tile:
+        return Tile(self._windows.sum, (part.row, "j"))
+
+    def _spot(self, row: str) -> Spot:
+        spot = self._windows.spot(self._sizes, row, grouped=False)
+        if not self._block:
+            return spot
+        index, columns = (replace(at, axes=(*at.axes, ("b", 1))) for at in (spot.index, spot.columns))
+        return replace(spot, index=index, columns=columns)
+
+    def _level(self, body: list[Statement], parts: Sequence[_Part], a: int, starts: list[str]) -> list[str]:
         """The loops over rows of the kernel; its last axis is written out."""
         if a == len(self._outer):
-            return self._taps(body, row, start, border)
-        old, total = self._names.new("old"), self._names.new("sum")
+            return self._row(body, parts, starts)
         inner: list[Statement] = []
-        new = self._level(inner, row, a + 1, old, border)
-        body.append(Loop(f"t{a}", self._outer[a].kernel, 1, tuple(inner), ((old, start),), (new,), (total,)))
-        return total
+        olds = [self._names.new("old") for _ in parts]
+        news = self._level(inner, parts, a + 1, olds)
+        return self._carrying(body, f"t{a}", self._outer[a].kernel, inner, olds, starts, news)
 
-    def _taps(self, body: list[Statement], row: str, total: str, border: bool) -> str:
+    def _carrying(
+        self, body: list[Statement], axis: str, extent: int, inner: list[Statement], olds: list[str],
+        starts: list[str], news: list[str], when: str = "",
+    ) -> list[str]:  # fmt: skip
+        """A loop that carries sums; returns what they are behind it."""
+        totals = [self._names.new("sum") for _ in olds]
+        carried = tuple(zip(olds, starts, strict=True))
+        body.append(Loop(axis, extent, 1, tuple(inner), carried, tuple(news), tuple(totals), when=when))
+        return totals
+
+    def _row(self, body: list[Statement], parts: Sequence[_Part], starts: list[str]) -> list[str]:
+        """One row of the kernel, unless it lies outside the data."""
         integers = Integers(body, self._names, self._sizes)
         rows: list[tuple[Bounded, Dim]] = []
+        inside = ""
         for a, axis in enumerate(self._outer):
             if axis.padded:
                 place = integers.place(axis, integers.start(f"o{a}"), integers.start(f"t{a}"))
                 rows.append((place, axis.step))
+                inside = integers.map("and", (), inside, place[1], dtype=DType.BOOL) if inside else place[1]
+        if not rows:
+            return self._taps(body, parts, rows, starts)
+        inner: list[Statement] = []
+        olds = [self._names.new("old") for _ in parts]
+        news = self._taps(inner, parts, rows, olds)
+        return self._carrying(body, "u", 1, inner, olds, starts, news, inside)
+
+    def _taps(
+        self, body: list[Statement], parts: Sequence[_Part], rows: list[tuple[Bounded, Dim]], totals: list[str]
+    ) -> list[str]:
+        totals = list(totals)
         for tap in range(self._last.kernel):
-            total = self._tap(body, row, total, rows, tap, border)
-        return total
+            factor = self._names.new("w")
+            body.append(Load(factor, Tile(self._windows.sum, ("j",)), "w", self._weights_at(tap)))
+            for number, part in enumerate(parts):
+                if tap in part.taps:
+                    totals[number] = self._tap(body, part, totals[number], factor, rows, tap)
+        return totals
 
     def _tap(
-        self, body: list[Statement], row: str, total: str, rows: list[tuple[Bounded, Dim]], tap: int, border: bool
+        self, body: list[Statement], part: _Part, total: str, factor: str, rows: list[tuple[Bounded, Dim]], tap: int
     ) -> str:
-        windows, last, dtype = self._windows, self._last, self._windows.sum
-        integers = Integers(body, self._names, self._sizes)
-        entries: list[tuple[str, Dim]] = [("n", windows.view.strides[0]), ("j", windows.view.strides[-1])]
+        windows, last = self._windows, self._last
+        entries = self._fixed()
+        places, offset = list(rows), windows.view.offset
+        inside = ""
+        if part.border:
+            integers = Integers(body, self._names, self._sizes)
+            place = integers.place(last, integers.start(part.row), (integers.number(tap), ()))
+            places.append((place, last.step))
+            entries.append((part.row, 0))
+            inside = place[1]
+        else:
+            ahead = self._dims.sub(tap * last.dilation, last.before)
+            offset = self._dims.add(offset, self._dims.mul(ahead, last.step))
+            entries.append((part.row, windows.scaled(last.step, last.stride)))
+        value, new, tile = self._names.new("v"), self._names.new("sum"), self._tile(part)
+        index = Index(tuple((name, self._sizes.of(step)) for name, step in entries), self._sizes.of(offset))
+        at = tuple((name, self._sizes.of(step)) for (name, _, _), step in places)
+        body.append(Load(value, tile, "x", index, at=at))
+        body.append(Map(new, tile, "fma", (value, factor, total)))
+        if not inside:
+            return new
+        kept = self._names.new("sum")
+        body.append(Map(kept, tile, "select", (inside, new, total)))
+        return kept
+
+    def _fixed(self) -> list[tuple[str, Dim]]:
+        """What addresses in the data add beside the row's position and the places that are looked up."""
+        windows = self._windows
+        entries: list[tuple[str, Dim]] = [("n", windows.view.strides[0]), *self._channels_at(windows.view.strides[-1])]
         for a, axis in enumerate(self._outer):
             if not axis.padded:
                 entries.append((f"o{a}", windows.scaled(axis.step, axis.stride)))
                 entries.append((f"t{a}", windows.scaled(axis.step, axis.dilation)))
-        places, offset = list(rows), windows.view.offset
-        if border:
-            place = integers.place(last, integers.start(row), (integers.number(tap), ()))
-            places.append((place, last.step))
-            entries.append((row, 0))
-        else:
-            ahead = self._dims.sub(tap * last.dilation, last.before)
-            offset = self._dims.add(offset, self._dims.mul(ahead, last.step))
-            entries.append((row, windows.scaled(last.step, last.stride)))
-        value, factor, new = self._names.new("v"), self._names.new("w"), self._names.new("sum")
-        tile = Tile(dtype, (row, "j"))
-        index = Index(tuple((name, self._sizes.of(step)) for name, step in entries), self._sizes.of(offset))
-        at = tuple((name, self._sizes.of(step)) for (name, _, _), step in places)
-        body.append(Load(value, tile, "x", index, at=at))
-        body.append(Load(factor, Tile(dtype, ("j",)), "w", self._weights_at(tap)))
-        body.append(Map(new, tile, "fma", (value, factor, total)))
-        for _, inside, _ in (place for place, _ in places):
-            kept = self._names.new("sum")
-            body.append(Map(kept, tile, "select", (inside, new, total)))
-            new = kept
-        return new
+        return entries
+
+    def _channels_at(self, stride: Dim) -> list[tuple[str, Dim]]:
+        return [("j", stride), ("b", stride)] if self._block else [("j", stride)]
 
     def _weights_at(self, tap: int) -> Index:
         """The weights of a place in the kernel: one row of the matrix for each, in order."""
         down, along = self._right.strides
-        entries: list[tuple[str, Dim]] = [("j", along)]
+        entries = self._channels_at(along)
         kernels = [axis.kernel for axis in self._windows.axes]
         for a in range(len(self._outer)):
             entries.append((f"t{a}", self._windows.scaled(down, prod(kernels[a + 1 :]))))
         offset = self._dims.add(self._right.offset, self._dims.mul(down, tap))
         return Index(tuple((name, self._sizes.of(step)) for name, step in entries), self._sizes.of(offset))
+
+
+def _divisor(number: int, most: int) -> int:
+    """The largest divisor that is not above `most`."""
+    return max(each for each in range(1, most + 1) if number % each == 0)

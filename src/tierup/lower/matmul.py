@@ -10,6 +10,9 @@ read as words: the right side is packed so, and rows of the left side lie so alr
 Rows are taken in full tiles, and what is left in tiles of 4, 2 and 1, so that one row costs one row. Panels
 are as wide as divides the columns evenly among two threads: of 128 columns, three panels of 48 would give one thread
 two. `benchmarks/products.py` measures what comes of it.
+
+Where there are more rows than columns, and the right side stays in the second cache, threads divide the rows instead
+(`by_rows`): each then reads what it wrote itself, once, and panels are as wide as wastes the fewest columns.
 """
 
 from __future__ import annotations
@@ -54,6 +57,10 @@ _SPLITS = (1, 2, 4)  # of a sum, where there are registers
 # Steps of a sum before it is added to the total. The baseline's products sum in blocks of some hundreds, too: summing
 # 4096 in a row had three times its RMS error, 1024 have 1.7 times. A block costs about 130 cycles: 3% at 384 steps.
 _BLOCK = 1024
+# Columns of a panel where threads divide the rows; 24 are three half vectors, which machines compute in half the time.
+_WIDTHS = (3, 4, 2, 1.5, 1)
+_CACHED_BYTES = 512 * 1024  # of a right side that rows come back to: half of the second cache
+_MANY_ROWS = 64
 _OPEN_VECTORS = 2  # for columns known only in the call, which may be few
 _FLIPS = -0x7F7F7F80  # 0x80808080: moves each byte of a word by 128
 _THREADS = 2  # at least; what is even for two is even enough for more
@@ -106,8 +113,11 @@ class _Matmul:
         if self._words is not None:
             assert isinstance(self._k, int)
             self._a, self._steps = self._word_view(self._a, self._words.group), self._k // self._words.group
-        self._vectors = _panel_vectors(self._n, lanes, _THREADS if flat else 1)
-        self._width = self._vectors * lanes
+        plain = self._packed and self._words is None and self._right.scales is None
+        width = self._row_width(lanes) if plain else 0
+        self._by_rows = width > 0
+        self._vectors = -(-width // lanes) or _panel_vectors(self._n, lanes, _THREADS if flat else 1)
+        self._width = width or self._vectors * lanes
         # Rows of a right side that lies the other way round are columns: a panel is turned over before it is used.
         self._turned = not self._packed and self._b.strides[-1] != 1 and self._b.strides[-2] == 1
         self._epilogue = Epilogue(graph, weights, region.nodes, self._names)
@@ -151,6 +161,17 @@ class _Matmul:
         fits = found is not None and found.op in dots and isinstance(self._k, int) and self._k % found.group == 0
         return found if fits else None
 
+    def _row_width(self, lanes: int) -> int:
+        """The width of panels where threads divide the rows: what computes the fewest columns too many, the best tile
+        first among equals. 0 where they divide columns."""
+        m, n, k = self._m, self._n, self._k
+        if not (isinstance(m, int) and isinstance(n, int) and isinstance(k, int)):
+            return 0
+        if m < max(n, _MANY_ROWS) or k * n * self._sum.numpy.itemsize > _CACHED_BYTES:
+            return 0
+        widths = dict.fromkeys(max(1, int(vectors * lanes)) for vectors in _WIDTHS)
+        return min(widths, key=lambda width: -(-n // width) * width)
+
     def _word_view(self, view: View, group: int) -> View:
         """Rows of words; where the view has rows that do not begin with a word, those of the value itself."""
         rows, columns = view.strides
@@ -179,12 +200,21 @@ class _Matmul:
             program,
             (self._a.base, right, *scales, *self._epilogue.operands, result),
             tuple(self._sizes.dims),
-            (*((size, 1) for size in self._batch), (self._n, self._width)),
+            self._pieces(),
             self._grain(),
             self._dims.mul(self._k, self._sum.numpy.itemsize * self._width) if self._turned else 0,
         )
 
+    def _pieces(self) -> tuple[tuple[Dim, int], ...]:
+        """Extent and step of each axis of the grid."""
+        if self._by_rows:
+            return ((self._m, _TILES[self._vectors]),)
+        return (*((size, 1) for size in self._batch), (self._n, self._width))
+
     def _grid(self) -> tuple[Grid, ...]:
+        if self._by_rows:
+            rows = _TILES[self._vectors]
+            return (Grid(f"i{rows}", self._sizes.of(self._m), rows),)
         batch = (Grid(f"g{axis}", self._sizes.of(size), 1) for axis, size in enumerate(self._batch))
         return (*batch, Grid("j", self._sizes.of(self._n), self._width))
 
@@ -203,7 +233,10 @@ class _Matmul:
         return self._at(View(0, (), strides), i, "j")
 
     def _grain(self) -> Dim:
-        """Panels that are worth a thread's while: fewer, the more rows there are."""
+        """Panels or tiles of rows that are worth a thread's while: fewer, the more there is to do for one."""
+        if self._by_rows:
+            flops = self._dims.product([2 * _TILES[self._vectors], self._k, self._n])
+            return self._dims.floordiv(_WORK_FLOPS, self._dims.max(flops, 1))
         flops = self._dims.product([2 * self._width, self._k, self._m])
         return self._dims.floordiv(_WORK_FLOPS, self._dims.max(flops, 1))
 
@@ -213,6 +246,8 @@ class _Matmul:
         return type.dtype
 
     def _body(self) -> tuple[Statement, ...]:
+        if self._by_rows:
+            return (Loop("j", self._sizes.of(self._n), self._width, tuple(self._tile(_TILES[self._vectors]))),)
         statements: list[Statement] = [self._turn()] if self._turned else []
         begin: Dim = 0
         for rows in (_TILES[self._vectors], *_LEFT_ROWS):
@@ -240,11 +275,15 @@ class _Matmul:
         return self._at(self._b, k, "j")
 
     def _rows(self, rows: int, begin: Dim, end: Dim) -> Loop:
-        i = f"i{rows}"
+        body = tuple(self._tile(rows))
+        return Loop(f"i{rows}", self._sizes.of(end), rows, body, begin=self._sizes.of(begin), exact=True)
+
+    def _tile(self, rows: int) -> list[Statement]:
+        """So many rows of a panel's results."""
         body: list[Statement] = []
-        result = self._epilogue.write(body, self._total(body, rows), self._sum, self._spot(i))
-        body.append(Store("out", self._result_index(i), result))
-        return Loop(i, self._sizes.of(end), rows, tuple(body), begin=self._sizes.of(begin), exact=True)
+        result = self._epilogue.write(body, self._total(body, rows), self._sum, self._spot(f"i{rows}"))
+        body.append(Store("out", self._result_index(f"i{rows}"), result))
+        return body
 
     def _total(self, body: list[Statement], rows: int) -> str:
         """The sums of a tile: block by block where they are long, so that rounding does not grow with their length."""

@@ -140,7 +140,7 @@ def pack_panels(matrix: Array, width: int, done: Done = _nothing, form: str = ""
     if form in GROUPS:
         return _pack_groups(matrix, width, GROUPS[form], done)
     if form == WINOGRAD:
-        return pack_panels(_transformed(matrix), width, done)
+        return _pack_transformed(matrix, width, done)
     if form:
         return _pack_words(matrix, width, form, done)
     rows, columns = matrix.shape
@@ -154,14 +154,34 @@ def pack_panels(matrix: Array, width: int, done: Done = _nothing, form: str = ""
     return packed
 
 
-def _transformed(matrix: Array) -> Array:
-    """G g Gᵀ of every channel and column: rounded once, as everything is computed in float64."""
-    if matrix.shape[0] % 9 or matrix.dtype != np.float32:
-        raise ValueError(f"{matrix.shape[0]} rows of {matrix.dtype} are no 3×3 kernels of f32")
-    turn = np.array([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]])
-    kernels = matrix.reshape(3, 3, -1).astype(np.float64)
-    both = np.einsum("ai,bj,ijr->abr", turn, turn, kernels, optimize=True)
-    return np.ascontiguousarray(both.reshape(-1, matrix.shape[1]), np.float32)
+def _pack_transformed(matrix: Array, width: int, done: Done) -> Array:
+    """G g Gᵀ of every channel and column, a panel at a time: rounded once, as everything is computed in float64."""
+    (rows, columns), stretches = matrix.shape, matrix.T.flags.c_contiguous
+    if rows % 9 or matrix.dtype != np.float32:
+        raise ValueError(f"{rows} rows of {matrix.dtype} are no 3×3 kernels of f32")
+    packed = aligned_empty((-(-columns // width), rows // 9 * 16, width), matrix.dtype)
+    for panel, start in zip(packed, range(0, columns, width), strict=True):
+        part = matrix[:, start : start + width]
+        once = _turned(part.astype(np.float64, order="C").reshape(3, 3, rows // 9, part.shape[1]))
+        both = panel.reshape(4, 4, rows // 9, width)
+        both[..., : part.shape[1]] = _turned(once.swapaxes(0, 1)).swapaxes(0, 1)
+        both[..., part.shape[1] :] = 0
+        if stretches:
+            done(part)
+    if not stretches:
+        done(matrix)
+    return packed
+
+
+def _turned(kernels: Array) -> Array:
+    """G times the first axis."""
+    first, middle, last = kernels
+    turned = np.empty((4, *first.shape))
+    turned[0], turned[3] = first, last
+    half, between = 0.5 * (first + last), 0.5 * middle
+    np.add(half, between, out=turned[1])
+    np.subtract(half, between, out=turned[2])
+    return turned
 
 
 def _pack_groups(matrix: Array, width: int, groups: int, done: Done) -> Array:

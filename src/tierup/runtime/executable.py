@@ -144,9 +144,9 @@ def _runner(weights: Any) -> RunGraph:
 
 
 def _aligned(array: Array) -> Array:
-    """A mapped weight may start at any byte; NumPy copies such an array in many functions, so copy it once. Not large
-    matrices: products and lookups take them as they lie, and a copy of each would be as large as the model."""
-    return array if array.flags.aligned or (array.ndim == 2 and array.nbytes > _LARGE_BYTES) else array.copy()
+    """A mapped weight may start at any byte; NumPy copies such an array in many functions, so copy it once. Not a large
+    one: copies of those together would be as large as the model, and one for a call costs little beside the call."""
+    return array if array.flags.aligned or array.nbytes > _LARGE_BYTES else array.copy()
 
 
 def _subset(weights: Weights, digests: Sequence[str]) -> Weights:

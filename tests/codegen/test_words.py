@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from tests.codegen.running import HOST, run
 
 from tierup.codegen.llvm.emit import emit_llvm
@@ -15,6 +16,8 @@ from tierup.lower.tile import TileProgram
 from tierup.profile.machine import identify
 
 TARGETS = {AVX2, AVX512, HOST} if identify().architecture == "x86_64" else {HOST}
+
+_AVX512_FLAGS = ("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl", "fma", "f16c", "bmi2")
 
 
 def program(op: str, step: int) -> TileProgram:
@@ -93,3 +96,14 @@ def test_one_instruction_where_there_is_one() -> None:
     for op, name in (("dot_bytes", "vpdpbusd"), ("dot_bf16", "dpbf16ps")):
         assert name in emit_llvm(program(op, 16), HOST)
         assert name not in emit_llvm(program(op, 16), AVX512)
+
+
+def test_words_take_nothing_from_a_target() -> None:
+    """What AVX-512 can do, it can do with products of words, too."""
+    identity = replace(identify(), architecture="x86_64", features=(*_AVX512_FLAGS, "avx512_vnni", "avx512_bf16"))
+    target = target_of(identity)
+    assert target is not None
+    assert target.dots == {"dot_bytes", "dot_bf16"}
+    assert AVX512.looks_up
+    assert target.looks_up
+    assert not AVX2.looks_up

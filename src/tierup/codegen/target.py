@@ -30,7 +30,7 @@ class Target:
     @property
     def looks_up(self) -> bool:
         """Whether 16 lanes can each choose one of 16 floats, in one instruction."""
-        return self.name == "avx512"
+        return "+avx512f" in self.features.split(",")
 
 
 _X86 = "x86_64-unknown-linux-gnu"

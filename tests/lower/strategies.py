@@ -259,6 +259,7 @@ class _Drawing(Accesses):
         results = [replace(value, name=self.name(), plain=False) for value in yielded]
         exact = (axis.extent - axis.begin) % axis.step == 0 and self.chance(30)
         condition = self.condition() if self.chance(25) else ""
+        sums = tuple(value.name for value in carried if value.type.dtype.is_float and self.chance(40))
         self.emit(
             Loop(
                 axis.name,
@@ -271,6 +272,8 @@ class _Drawing(Accesses):
                 self.size(axis.begin, 50),
                 exact,
                 condition if exact or axis.step == 1 else "",
+                sums,
+                self.pick((1, 2, 3, 5)) if sums else 0,
             )
         )
         self.visible += results

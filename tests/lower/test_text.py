@@ -132,6 +132,11 @@ def test_nan_reads_back() -> None:
             "for i < 4 step 1 carry %a = %b, %c = %d {",
             "} -> %g, %h",
         ),
+        (
+            Loop("i", 4, 1, (), (("a", "b"), ("c", "d")), ("e", "f"), ("g", "h"), sums=("a", "c"), block=3),
+            "for i < 4 step 1 carry %a = %b, %c = %d sums %a, %c by 3 {",
+            "} -> %g, %h",
+        ),
         (Loop("i", 4, 1, (Loop("j", 1, 1, ()),), (), (), ("g",)), "for i < 4 step 1 {", "} -> %g"),
     ],
 )

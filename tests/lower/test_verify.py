@@ -172,6 +172,18 @@ def test_valid(lines: str) -> None:
             r"it carries f32\[\], but yields %c: f32\[i\]",
         ),
         ("%a : f32[] = fill 0.0\nfor k < 3 step 1 carry %b = %a {\nyield %e\n} -> %c", "%e is not defined"),
+        (
+            "%a : f32[] = fill 0.0\nfor k < 3 step 1 carry %b = %a sums %a by 2 {\nyield %b\n} -> %c",
+            "%a is no value that it carries",
+        ),
+        (
+            "%a : i32[] = fill 0\nfor k < 3 step 1 carry %b = %a sums %b by 2 {\nyield %b\n} -> %c",
+            "%b is no float",
+        ),
+        (
+            "%a : f32[] = fill 0.0\nfor k < 3 step 1 carry %b = %a sums %b by 0 {\nyield %b\n} -> %c",
+            "its sums begin anew after 0 rounds",
+        ),
     ],
 )
 def test_invalid(lines: str, error: str) -> None:

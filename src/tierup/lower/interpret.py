@@ -166,7 +166,24 @@ class _Run:
         state = [self.values[initial] for _, initial in loop.carried]
         if loop.when and not self.values[loop.when]:
             extent = begin
-        for position in range(begin, extent, loop.step):
+        positions, whole = range(begin, extent, loop.step), max(extent - begin, 0) // loop.step
+        for first in range(0, whole, loop.block) if loop.sums else ():
+            state = self.added_up(loop, positions[first : min(first + loop.block, whole)], extent, state)
+        state = self.rounds(loop, positions[whole:] if loop.sums else positions, extent, state)
+        self.places.pop(loop.axis, None)
+        self.values.update(zip(loop.results, state, strict=True))
+
+    def added_up(self, loop: Loop, positions: range, extent: int, state: Sequence[Array]) -> list[Array]:
+        """Rounds that begin sums anew and add them to what there was before."""
+        summed = [inside in loop.sums for inside, _ in loop.carried]
+        begun = [np.zeros_like(old) if anew else old for old, anew in zip(state, summed, strict=True)]
+        ended = self.rounds(loop, positions, extent, begun)
+        return [old + new if anew else new for old, new, anew in zip(state, ended, summed, strict=True)]
+
+    def rounds(self, loop: Loop, positions: range, extent: int, state: Sequence[Array]) -> list[Array]:
+        """What is carried out of rounds at these positions."""
+        state = list(state)
+        for position in positions:
             self.enter(loop.axis, position, extent)
             self.values.update(zip((inside for inside, _ in loop.carried), state, strict=True))
             self.block(loop.body)
@@ -174,8 +191,7 @@ class _Run:
                 self.kept(loop.axis, self.types[name], old, self.values[name])
                 for name, old in zip(loop.yields, state, strict=True)
             ]
-        self.places.pop(loop.axis, None)
-        self.values.update(zip(loop.results, state, strict=True))
+        return state
 
     def kept(self, axis: str, tile: Tile, old: Array, new: Array) -> Array:
         """`new` before the edge of this round, `old` beyond it."""

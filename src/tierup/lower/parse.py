@@ -207,13 +207,25 @@ class _OpenLoop:
     exact: bool
     when: str
     carried: tuple[tuple[str, str], ...]
+    sums: tuple[str, ...] = ()
+    block: int = 0
     body: list[Statement] = field(default_factory=list)
     yields: tuple[str, ...] | None = None
 
     def close(self, results: tuple[str, ...]) -> Loop:
-        body, yields = tuple(self.body), self.yields or ()
         return Loop(
-            self.axis, self.extent, self.step, body, self.carried, yields, results, self.begin, self.exact, self.when
+            self.axis,
+            self.extent,
+            self.step,
+            tuple(self.body),
+            self.carried,
+            self.yields or (),
+            results,
+            self.begin,
+            self.exact,
+            self.when,
+            self.sums,
+            self.block,
         )
 
 
@@ -260,8 +272,9 @@ class _OpenProgram:
         exact = line.accept("exact")
         when = line.value() if line.accept("when") else ""
         carried = line.separated(lambda: _carried(line)) if line.accept("carry") else ()
+        sums, block = _sums(line) if line.accept("sums") else ((), 0)
         line.expect("{")
-        self.loops.append(_OpenLoop(axis, extent, step, begin, exact, when, carried))
+        self.loops.append(_OpenLoop(axis, extent, step, begin, exact, when, carried, sums, block))
         if len(self.loops) > DEPTH_LIMIT:
             line.fail(f"loops are nested more than {DEPTH_LIMIT} deep")
 
@@ -280,6 +293,12 @@ def _carried(line: _Line) -> tuple[str, str]:
     inside = line.value()
     line.expect("=")
     return inside, line.value()
+
+
+def _sums(line: _Line) -> tuple[tuple[str, ...], int]:
+    names = line.values()
+    line.expect("by")
+    return names, line.integer()
 
 
 def _opened(line: _Line) -> _OpenProgram:

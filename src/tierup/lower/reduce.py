@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -14,6 +15,8 @@ from tierup.lower.sources import Block, Value
 from tierup.lower.tile import Check, Fill, Loop, Map, Reduce, Statement, Tile
 
 _COMBINE = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
+_BLOCK = 64  # terms that are added up one after another: more blocks cost time, longer ones an error of their root
+_SOME = 8  # blocks of a loop whose extent is open, where it matters to the loops around it
 
 
 def identity(op: str, dtype: DType) -> float:
@@ -35,8 +38,12 @@ class Carried:
     inside: list[str] = field(default_factory=list)
     initial: list[str] = field(default_factory=list)
     yields: list[str] = field(default_factory=list)
+    sums: set[int] = field(default_factory=set)
 
-    def add(self, inside: str, initial: str, made: str) -> None:
+    def add(self, inside: str, initial: str, made: str, *, is_sum: bool = False) -> None:
+        """`is_sum`: floats are added up, so that they lose less in blocks."""
+        if is_sum:
+            self.sums.add(len(self.inside))
         self.inside.append(inside)
         self.initial.append(initial)
         self.yields.append(made)
@@ -47,8 +54,10 @@ def looped(
 ) -> tuple[Statement, list[str]]:
     """Loops inside each other, each with what it does before the next, and the names of what they carried out."""
     inside, yields = carried.inside, carried.yields
-    inner, results = list[Statement](), list[str]()
+    inner, results, terms = list[Statement](), list[str](), 1
     for axis, body in zip(reversed(axes), reversed(bodies), strict=True):
+        block, terms = _block(axis, terms)
+        sums = tuple(inside[number] for number in sorted(carried.sums)) if block else ()
         outermost = axis is axes[0]
         initial = carried.initial if outermost else [names.new("old") for _ in inside]
         results = [names.new("total") for _ in inside]
@@ -60,9 +69,25 @@ def looped(
             tuple(zip(inside, initial, strict=True)),
             tuple(yields),
             tuple(results),
+            sums=sums,
+            block=block if sums else 0,
         )
         inner, inside, yields = [loop], initial, results
     return inner[0], results
+
+
+def _block(axis: Axis, terms: int) -> tuple[int, int]:
+    """After how many rounds of a loop sums begin anew, 0: not at all; and how many terms are then added to one sum.
+
+    `terms` are those of one round. With as many blocks as there are rounds in each, the longest of both is shortest.
+    """
+    if not isinstance(axis.extent, int):
+        return max(_BLOCK // terms, 1), _SOME
+    rounds = -(-axis.extent // axis.step)
+    if rounds * terms <= _BLOCK:
+        return 0, max(rounds * terms, 1)
+    block = max(_BLOCK // terms, math.isqrt(rounds), 1)
+    return block, -(-rounds // block)
 
 
 class Folds:
@@ -81,7 +106,7 @@ class Folds:
         old, start, new = (self._names.new(hint) for hint in ("old", "start", "new"))
         self._outer.statements.append(Fill(start, wide, identity(op, tile.dtype)))
         self._inner.statements.append(Map(new, wide, _COMBINE[op], (old, name)))
-        self.carried.add(old, start, new)
+        self.carried.add(old, start, new, is_sum=op == "sum" and tile.dtype.is_float)
 
     def finish(self, op: str, tile: Tile, totals: list[str]) -> Value:
         """The result of `add`, whose argument was `tile`; takes what it carried off the front of `totals`."""

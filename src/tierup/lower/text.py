@@ -80,7 +80,11 @@ def _lines(statement: Statement) -> Iterator[str]:
         head += " exact"
     if statement.when:
         head += f" when {_value(statement.when)}"
-    yield f"{head} carry {carried} {{" if carried else f"{head} {{"
+    if carried:
+        head += f" carry {carried}"
+    if statement.sums:
+        head += f" sums {_values(statement.sums)} by {statement.block}"
+    yield f"{head} {{"
     for part in statement.body:
         yield from (f"  {line}" for line in _lines(part))
     if statement.yields:

@@ -190,7 +190,9 @@ class Loop:
     `carried` are (name inside, initial value); the body's last values, `yields`, come back in the next round, and
     `results` name them afterwards. In a ragged last round, carried elements beyond the edge keep what they were.
     `when` names a bool without axes: unless it holds, the loop makes no round. Only loops whose last step is never
-    ragged have one.
+    ragged have one. `sums` are names inside of floats that the rounds only add to: every `block` rounds they begin
+    anew at 0, and what they came to is added to what was before, so that long sums are as good as their parts. A ragged
+    round adds to the whole.
     """
 
     axis: str
@@ -203,6 +205,8 @@ class Loop:
     begin: Size = 0
     exact: bool = False
     when: str = ""
+    sums: tuple[str, ...] = ()
+    block: int = 0
 
 
 Statement = Fill | Load | Position | Map | Convert | Reduce | Dot | Store | Check | Loop

@@ -250,6 +250,7 @@ class _Verifier:
         types = [self.value(initial) for _, initial in loop.carried]
         for (inside, _), tile in zip(loop.carried, types, strict=True):
             self.define(inside, tile)
+        self.sums(loop)
         self.block(loop.body)
         self.at = head
         for name, tile in zip(loop.yields, types, strict=True):
@@ -258,6 +259,14 @@ class _Verifier:
         self.visible = outside
         for name, tile in zip(loop.results, types, strict=True):
             self.define(name, tile)
+
+    def sums(self, loop: Loop) -> None:
+        blocks = 1 <= loop.block < 2**31 if loop.sums else loop.block == 0
+        self.require(type(loop.block) is int and blocks, f"its sums begin anew after {loop.block} rounds")
+        carried = [inside for inside, _ in loop.carried]
+        for name in loop.sums:
+            self.require(name in carried, f"%{name[:60]} is no value that it carries")
+            self.require(self.visible[name].dtype.is_float, f"%{name} is no float")
 
     def define(self, name: str, tile: Tile) -> None:
         self.require(bool(_VALUE_NAME.fullmatch(name)), f"the name '{name[:60]}' is no word")

@@ -93,8 +93,11 @@ def _close(frame: Frame, phi: int, value: str) -> None:
 def emit_loop(frame: Frame, loop: Loop, scope: Scope, block: Block) -> None:
     """Full steps in a loop without masks, then the ragged one, if there is one."""
     carried = [scope.values[initial] for _, initial in loop.carried]
-    full = _full_extent(frame, loop)
-    results = _full_steps(frame, loop, scope, carried, full, block)
+    full, begin = _full_extent(frame, loop), frame.size(loop.begin)
+    if loop.sums:
+        results = _blocks(frame, loop, scope, carried, full, block)
+    else:
+        results = _full_steps(frame, loop, scope, carried, begin, full, block)
     if not _never_ragged(loop):
         results = _ragged_step(frame, loop, scope, results, full, block)
     for name, value in zip(loop.results, results, strict=True):
@@ -114,8 +117,44 @@ def _full_extent(frame: Frame, loop: Loop) -> str:
     return w.value(f"sub i64 {extent}, {rest}")
 
 
-def _full_steps(frame: Frame, loop: Loop, scope: Scope, carried: list[Value], full: str, block: Block) -> list[Value]:
+def _blocks(frame: Frame, loop: Loop, scope: Scope, carried: list[Value], full: str, block: Block) -> list[Value]:
+    """Full steps in blocks, each in a loop of its own whose sums begin at 0 and are added to those before it."""
     w, begin = frame.writer, frame.size(loop.begin)
+    before, top, after = w.label, w.fresh_label("blocks"), w.fresh_label("after")
+    w.branch(w.value(f"icmp sgt i64 {full}, {begin}"), top, after)
+    w.start(top)
+    position, phi = _phi(frame, "i64", begin, before)
+    inside, phis = _carried_in(frame, carried, before)
+    following = w.value(f"add i64 {position}, {loop.block * loop.step}")
+    more = w.value(f"icmp slt i64 {following}, {full}")
+    end = w.value(f"select i1 {more}, i64 {following}, i64 {full}")
+    summed = [name in loop.sums for name, _ in loop.carried]
+    begun = [_zero(frame, old) if anew else old for old, anew in zip(inside, summed, strict=True)]
+    ended = _full_steps(frame, loop, scope, begun, position, end, block)
+    added = [_added(frame, a, b) if anew else b for a, b, anew in zip(inside, ended, summed, strict=True)]
+    _close(frame, phi, following)
+    _close_all(frame, phis, added)
+    latch = w.label
+    w.branch(more, top, after)
+    w.start(after)
+    return [_merge(frame, first, before, last, latch) for first, last in zip(carried, added, strict=True)]
+
+
+def _zero(frame: Frame, value: Value) -> Value:
+    return frame.value(value.type, lambda place, chunk, lanes: frame.splat(value.type.dtype, "0.0", lanes))
+
+
+def _added(frame: Frame, one: Value, other: Value) -> Value:
+    def make(place: Place, chunk: int, lanes: int) -> str:
+        return frame.writer.value(f"fadd {frame.kind(one)} {one.parts[place][chunk]}, {other.parts[place][chunk]}")
+
+    return frame.value(one.type, make)
+
+
+def _full_steps(
+    frame: Frame, loop: Loop, scope: Scope, carried: list[Value], begin: str, full: str, block: Block
+) -> list[Value]:
+    w = frame.writer
     before, top, after = w.label, w.fresh_label("loop"), w.fresh_label("after")
     enters = w.value(f"icmp sgt i64 {full}, {begin}")
     if loop.when:
@@ -131,10 +170,7 @@ def _full_steps(frame: Frame, loop: Loop, scope: Scope, carried: list[Value], fu
     following = w.value(f"add i64 {position}, {loop.step}")
     yielded = [inner.values[name] for name in loop.yields]
     _close(frame, phi, following)
-    for places, value in zip(phis, yielded, strict=True):
-        for place, registers in value.parts.items():
-            for line, register in zip(places[place], registers, strict=True):
-                _close(frame, line, register)
+    _close_all(frame, phis, yielded)
     latch = w.label
     w.branch(w.value(f"icmp slt i64 {following}, {full}"), top, after)
     w.start(after)
@@ -153,6 +189,14 @@ def _carried_in(frame: Frame, carried: list[Value], before: str) -> tuple[list[V
         values.append(Value(value.type, value.lane, parts))
         phis.append(lines)
     return values, phis
+
+
+def _close_all(frame: Frame, phis: Phis, values: list[Value]) -> None:
+    """The phis of what a loop carries take what its rounds made."""
+    for places, value in zip(phis, values, strict=True):
+        for place, registers in value.parts.items():
+            for line, register in zip(places[place], registers, strict=True):
+                _close(frame, line, register)
 
 
 def _ragged_step(frame: Frame, loop: Loop, scope: Scope, values: list[Value], full: str, block: Block) -> list[Value]:

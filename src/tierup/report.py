@@ -34,6 +34,8 @@ class Report:
     kernels: int = 0
     kernel_steps: int = 0
     fallback_nodes: int = 0
+    refused: tuple[tuple[str, str], ...] = ()
+    """Regions that the reference computes because their kernels were refused, and why."""
     deopts: int = 0
     errors: tuple[tuple[int, KernelError], ...] = ()
     checked: int = 0
@@ -59,6 +61,7 @@ class Report:
             "reason": self.reason,
             "signatures": [list(map(list, signature)) for signature in self.signatures],
             "kernels": self.kernels,
+            "refused_regions": [{"region": region, "reason": reason} for region, reason in self.refused],
             "nodes": self.nodes,
             "ops": dict(self.ops),
             "threads": self.threads,
@@ -102,7 +105,8 @@ class Report:
         lines = [
             f"model {self.name!r}: {how}, {'settled' if self.settled else 'kernels are being built'}",
             f"  {self.nodes} nodes: {listed}",
-            f"  {self.fallback_nodes} steps run in the reference tier",
+            f"  {self.fallback_nodes} nodes run in the reference tier",
+            *(f"    {region} was refused: {reason}" for region, reason in self.refused),
             f"  {self._made()}",
             f"  weights {self.weights_bytes / 2**20:.1f} MiB, {self.threads} threads, {self.calls} calls",
         ]

@@ -382,6 +382,7 @@ class _Session(_native.Runner):
             kernels=serving.kernels,
             kernel_steps=serving.kernel_steps,
             fallback_nodes=serving.fallback_nodes,
+            refused=serving.refused,
             deopts=serving.deopts + (self.rival_calls if self._stress is not None else 0),
             errors=serving.errors,
             checked=0 if self._care is None else self._care.checked,

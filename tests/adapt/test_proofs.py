@@ -71,7 +71,7 @@ def test_what_ends_a_worker_is_refused(workers: Workers, code: bytes, reason: st
 
     if not HOST.triple.startswith("x86_64-"):
         pytest.skip("these are instructions of x86-64")
-    assert refusals_of(cases, codes, HOST, run=run, verdicts=Verdicts()) == [Refusal(1, reason)]
+    assert refusals_of(cases, codes, HOST, run=run, verdicts=Verdicts()) == [Refusal(1, reason, lasts=False)]
 
 
 def test_a_kernel_is_proved_once_in_a_process() -> None:
@@ -84,7 +84,9 @@ def test_a_kernel_is_proved_once_in_a_process() -> None:
 
     verdicts = Verdicts()
     for _ in range(2):
-        assert refusals_of(cases, codes, HOST, run=run, verdicts=verdicts) == [Refusal(cases[0].slots[-1], "no")]
+        assert refusals_of(cases, codes, HOST, run=run, verdicts=verdicts) == [
+            Refusal(cases[0].slots[-1], "no", lasts=False)
+        ]
     assert len(asked) == len(cases)
     other = [b"other", *codes[1:]]
     refusals_of(cases, other, HOST, run=run, verdicts=verdicts)

@@ -204,11 +204,24 @@ def test_a_proof_can_refuse_a_kernel(form: str, tmp_path: Path) -> None:
     climb = Climb("perceptron", loaded._go_live, loaded._origin, loaded._progress, settings(tmp_path))
     tier_up_quietly(climb, refuse)
     report = loaded.report().to_dict()
-    assert (report["tier"], report["counters"]["refusals"]) == (0, 1)
-    assert report["reason"] == f"kernel 1 of {seen[0]} was refused: it is off by one"
-    assert entries(tmp_path) == []
+    assert seen == [3, 2, 1]  # each plan without the second kernel of the one before
+    assert (report["tier"], report["kernels"], report["counters"]["refusals"]) == (1, 1, 2)
+    assert {row["reason"] for row in report["refused_regions"]} == {"it is off by one"}
+    np.testing.assert_allclose(loaded(x=X)["y"], tierup.load(perceptron())(x=X)["y"], **CLOSE)
     tier_up_quietly(climb, lambda texts, kernels: [])
-    assert loaded.report().tier == 1
+    report = loaded.report().to_dict()
+    assert (report["tier"], report["kernels"], report["refused_regions"]) == (1, 3, [])
+    assert report["counters"]["fallback_nodes"] == 0
+
+
+def test_nothing_is_left_to_serve(tmp_path: Path) -> None:
+    loaded = tierup.load(saved(tmp_path, perceptron()), config=settings(tmp_path, force_tier=0))
+    climb = Climb("perceptron", loaded._go_live, loaded._origin, loaded._progress, settings(tmp_path))
+    tier_up_quietly(climb, lambda texts, kernels: [Refusal(slot, "it is wrong") for slot in range(len(kernels))])
+    report = loaded.report().to_dict()
+    assert (report["tier"], report["counters"]["refusals"]) == (0, 3)
+    assert report["reason"] == "no kernel is left that may serve; the first was refused: it is wrong"
+    assert entries(tmp_path) == []
 
 
 def test_a_file_that_is_replaced_meanwhile_is_not_planned(tmp_path: Path, gate: Gate) -> None:

@@ -48,6 +48,8 @@ class PlanModel(msgspec.Struct, frozen=True, tag="plan", forbid_unknown_fields=T
     store: str = ""
     """Where it is known whether such a plan was turned away before; empty: it is tried in any case."""
     precision: Annotated[str, Meta(max_length=16)] = "f32"
+    refused: Annotated[dict[Annotated[str, Meta(max_length=64)], Reason], Meta(max_length=4096)] = {}
+    """Tile programs, by digest, that may not serve, and why."""
 
 
 class Prove(msgspec.Struct, frozen=True, tag="prove", forbid_unknown_fields=True):

@@ -55,15 +55,25 @@ class Planned:
         return tuple(function.signature for function in self.compiled.functions if function.signature is not None)
 
     @property
+    def refused(self) -> tuple[tuple[str, str], ...]:
+        """Regions that the reference computes because their kernels were refused, and why."""
+        return tuple(dict.fromkeys((made.region, made.reason) for made in self.compiled.stand_ins))
+
+    @property
     def texts(self) -> list[str]:
         """The tile programs of the plan's slots."""
         return [print_program(program) for program in self.compiled.programs]
 
 
-def make_plan(imported: Imported, signatures: tuple[Signature, ...] = (), precision: str = "f32") -> Planned:
+def make_plan(
+    imported: Imported,
+    signatures: tuple[Signature, ...] = (),
+    precision: str = "f32",
+    refused: Mapping[str, str] | None = None,
+) -> Planned:
     """Plan a model for this machine, in this precision, with functions of their own for some signatures.
 
-    ConfigError if nothing can be compiled for it.
+    `refused` are tile programs, by digest, that may not serve. ConfigError if nothing can be compiled for it.
     """
     target = target_of(identify())
     if target is None:
@@ -71,7 +81,7 @@ def make_plan(imported: Imported, signatures: tuple[Signature, ...] = (), precis
     weights = Weights()  # a copy: what is folded on the way goes with the plan
     for digest in imported.weights:
         weights.add(imported.weights[digest], digest)
-    return Planned(compile_plan(imported.graph, weights, target, signatures, precision), weights, target)
+    return Planned(compile_plan(imported.graph, weights, target, signatures, precision, refused), weights, target)
 
 
 def make_entry(
@@ -85,7 +95,7 @@ def make_entry(
     placed = place(weights, (*digests, *weights_of(node for node in plan.callouts if node.op != BASELINE)), files)
     about = about_record(imported)
     other_dtypes = _uses_other_dtypes(about, plan, [weights[digest] for digest in digests])
-    record = plan_record(plan, other_dtypes, planned.signatures)
+    record = plan_record(plan, other_dtypes, planned.signatures, planned.refused)
     return plans.complete(EntryRecord(about, record, placed.records), source, parts, external, placed)
 
 
@@ -100,7 +110,7 @@ def plan_model(job: PlanModel) -> PlannedModel:
         _check_not_turned_away(job.store, key)
     _allow_bytes(2 * source.size_bytes)
     imported = load_onnx(job.path)
-    planned = make_plan(imported, job.signatures, job.precision)
+    planned = make_plan(imported, job.signatures, job.precision, job.refused)
     if not planned.compiled.plan.slots:
         return PlannedModel(b"", (), planned.target)
     entry = make_entry(planned, imported, source, job.parts, plans)

@@ -30,7 +30,9 @@ class Proof(msgspec.Struct, frozen=True, tag="proof", forbid_unknown_fields=True
 
 
 class Refusal(msgspec.Struct, frozen=True):
-    """A kernel that may not serve, and why."""
+    """A kernel that may not serve, and why. What does not `last` may come of the moment: a worker that was killed, or
+    had too little time."""
 
     slot: int
     reason: str
+    lasts: bool = True

@@ -97,7 +97,7 @@ def refusals_of(
         verdict = verdicts.get(keys[place]) if place in keys else None
         reason = place.reason or (verdict.reason if verdict is not None else "")
         if reason:
-            refusals.append(Refusal(place.slots[-1], reason))
+            refusals.append(Refusal(place.slots[-1], reason, not isinstance(verdict, Failure)))
         if isinstance(verdict, Proof) and errors is not None:
             measured = KernelError(verdict.worst, verdict.rms, verdict.rms_baseline, verdict.narrowed)
             errors.update(dict.fromkeys(place.slots, measured))

@@ -15,13 +15,14 @@ from contextlib import contextmanager, suppress
 import msgspec
 
 from tierup.adapt.background import NO_TARGET, Climb, Stopped
-from tierup.adapt.builders import Builders, Built, codes, run_all_in_background, run_in_background
+from tierup.adapt.builders import Builders, Built, run_all_in_background, run_in_background
 from tierup.adapt.compare import LEAST_GAIN
 from tierup.adapt.learn import decision_row, kernel_rows, machine_row, trial_rows
 from tierup.adapt.memory import MEMORY, place_of
 from tierup.adapt.messages import Failure, PlacedCase, PlanModel, PlannedModel, Recall, Recalled, TriedPlan, TryPlan
 from tierup.adapt.proof import Refusal
 from tierup.adapt.proofs import placed_cases, refusals_of
+from tierup.adapt.refusing import Refusing, in_quarantine, not_built
 from tierup.adapt.workers import WorkersUnavailable
 from tierup.codegen.image import runs_images
 from tierup.codegen.target import Target, target_of
@@ -33,12 +34,13 @@ from tierup.logs import logger
 from tierup.profile.identity import identify
 from tierup.runtime.executable import Baseline, bind_plan, executable
 from tierup.runtime.kernels import publish_code
-from tierup.runtime.progress import Serving, Signature
+from tierup.runtime.progress import Serving
 from tierup.runtime.warm import restore
 from tierup.store.objects import ObjectCache
 from tierup.store.plans import Plans, cache_parts
 from tierup.store.private import make_private, write_whole
 from tierup.store.records import EntryRecord, KernelError, KernelRecord
+from tierup.store.rows import Quarantine
 from tierup.store.source import FileSource, Source
 
 log = logger(__name__)
@@ -94,19 +96,19 @@ def _with_plan_from_worker(climb: Climb, prove: Prove | None) -> None:
     config, plans = climb.config, _plans(climb.config)
     source = climb.origin().source
     assert source is not None  # `_can_plan_apart` has seen it
-    began_s = time.monotonic()
-    try:
-        entry, planned = _plan_apart(source, config, climb.signatures, place_of(config) if _consults(climb) else "")
-    except WorkersUnavailable as error:
-        log.warning("the plan of model %r is made in this process: %s", climb.name, error)
-        _with_plan_from_here(climb, prove)
-        return
-    climb.progress.events.add(Planned(len(planned.programs), time.monotonic() - began_s))
-    kernels = _build(climb, planned.programs, planned.target)
-    _check_quarantine(climb, kernels)
-    errors: dict[int, KernelError] = {}
-    began_s = time.monotonic()
-    _check_proofs(climb, planned.programs, kernels, prove or _in_workers(planned.cases, planned.target, config, errors))
+    refusing, kernels = Refusing(climb.progress), None
+    while kernels is None:
+        began_s = time.monotonic()
+        try:
+            entry, planned = _plan_apart(source, climb, refusing)
+        except WorkersUnavailable as error:
+            log.warning("the plan of model %r is made in this process: %s", climb.name, error)
+            _with_plan_from_here(climb, prove)
+            return
+        climb.progress.events.add(Planned(len(planned.programs), time.monotonic() - began_s))
+        errors: dict[int, KernelError] = {}
+        in_workers = _in_workers(planned.cases, planned.target, config, errors)
+        kernels = _ready(climb, planned.programs, planned.target, prove or in_workers, refusing)
     worst = max((error.worst for error in errors.values()), default=0.0)
     climb.progress.events.add(Proved(len(kernels), worst, time.monotonic() - began_s))
     entry = _with_kernels(entry, kernels, True, errors)
@@ -121,8 +123,9 @@ def _with_plan_from_worker(climb: Climb, prove: Prove | None) -> None:
     warm = restore(plans.open(source, entry), origin, config, climb.constants)
     climb.go_live(warm.program, warm.serving, tried)
     learned.keep("swapped", "")
-    with _not_kept(climb):
-        plans.write(source, entry)
+    if refusing.lasts:  # otherwise the next one that loads the model tries again
+        with _not_kept(climb):
+            plans.write(source, entry)
     origin.forget()
 
 
@@ -132,27 +135,30 @@ def _with_plan_from_here(climb: Climb, prove: Prove | None, forced: bool = False
 
     origin, config = climb.origin(), climb.config
     imported = origin.imported()
-    planned = make_plan(imported, climb.signatures, config.precision)
-    plan, texts = planned.compiled.plan, planned.texts
-    if not texts and not forced:
-        raise NotBetter("no part of the model compiles to kernels")
-    kernels = _build(climb, texts, planned.target, urgent=forced)
-    errors: dict[int, KernelError] = {}
-    if prove is None and not forced:  # a caller that forces a tier gets it as it is
-        prove = _in_workers(placed_cases(planned.compiled, planned.weights), planned.target, config, errors)
-    _check_proofs(climb, texts, kernels, prove)
+    refusing, kernels = Refusing(climb.progress), None
+    while kernels is None:
+        planned = make_plan(imported, climb.signatures, config.precision, refusing.reasons)
+        if not planned.texts and not forced:
+            raise NotBetter(refusing.nothing_left)
+        errors: dict[int, KernelError] = {}
+        judge = prove
+        if prove is None and not forced:  # a caller that forces a tier gets it as it is
+            judge = _in_workers(placed_cases(planned.compiled, planned.weights), planned.target, config, errors)
+        kernels = _ready(climb, planned.texts, planned.target, judge, refusing, urgent=forced)
+    plan = planned.compiled.plan
     if config.adapt and not forced:
         climb.progress.events.add(Tried(False, (), 0.0, "there is no file that a worker could read it from"))
     baseline = Baseline(origin.imported)
     constants = bind_plan(plan, planned.weights, config.threads, climb.constants)
     program = executable(plan, planned.weights, baseline=baseline, constants=constants)
     publish_code(program, [kernel.code for kernel in kernels], planned.target)
-    climb.go_live(program, Serving.of(plan, planned.signatures, baseline, constants, tuple(errors.items())))
-    if origin.source is not None and kernels and runs_images(planned.target):
+    measured = tuple(errors.items())
+    climb.go_live(program, Serving.of(plan, planned.signatures, baseline, constants, measured, planned.refused))
+    if origin.source is not None and kernels and runs_images(planned.target) and refusing.lasts:
         plans, parts = _plans(config), cache_parts(config.precision)
         with _not_kept(climb):
             entry = make_entry(planned, imported, origin.source, parts, plans)
-            plans.write(origin.source, _with_kernels(entry, kernels, prove is not None, errors))
+            plans.write(origin.source, _with_kernels(entry, kernels, judge is not None, errors))
     origin.forget()
 
 
@@ -177,19 +183,20 @@ def _consults(climb: Climb) -> bool:
     return climb.config.adapt and not climb.again
 
 
-def _plan_apart(
-    source: Source, config: Config, signatures: tuple[Signature, ...], store: str
-) -> tuple[EntryRecord, PlannedModel]:
+def _plan_apart(source: Source, climb: Climb, refusing: Refusing) -> tuple[EntryRecord, PlannedModel]:
     """The plan's entry without kernels, and what its kernels are built of and proved on."""
+    config = climb.config
+    store = place_of(config) if _consults(climb) else ""
     with as_file(source, _plans(config).folder) as (path, stamp):
         parts = cache_parts(config.precision)
-        job = PlanModel(path, stamp, config.cache_path, parts, config.threads, signatures, store, config.precision)
+        where = path, stamp, config.cache_path, parts, config.threads
+        job = PlanModel(*where, climb.signatures, store, config.precision, refusing.reasons)
         reply = run_in_background(job)
     if isinstance(reply, Failure):
         raise NotBetter(reply.reason)
     assert isinstance(reply, PlannedModel)  # the only other reply that fits such a job
     if not reply.programs:
-        raise NotBetter("no part of the model compiles to kernels")
+        raise NotBetter(refusing.nothing_left)
     return msgspec.msgpack.decode(reply.entry, type=EntryRecord), reply
 
 
@@ -208,8 +215,34 @@ def as_file(source: Source, folder: str) -> Iterator[tuple[str, tuple[int, ...] 
             os.unlink(path)
 
 
-def _build(climb: Climb, texts: Sequence[str], target: Target, urgent: bool = False) -> list[Built]:
-    """A kernel for each program; BuildError if there is not one for all of them."""
+def _ready(
+    climb: Climb,
+    texts: Sequence[str],
+    target: Target,
+    prove: Prove | None,
+    refusing: Refusing,
+    urgent: bool = False,
+) -> list[Built] | None:
+    """Kernels for these programs that may serve; None if some may not, so that another plan is needed.
+
+    NotBetter if there is no end to that.
+    """
+    if refusing.too_often:
+        raise NotBetter("kernels were refused again and again, whatever the plan")
+    results = _build(climb, texts, target, urgent=urgent)
+    if refusing.more(texts, not_built(results)):
+        return None
+    kernels = [result for result in results if isinstance(result, Built)]
+    if not urgent and refusing.more(texts, in_quarantine(kernels, _quarantined(climb, kernels))):
+        return None
+    climb.origin()
+    if prove is not None and refusing.more(texts, prove(texts, kernels)):
+        return None
+    return kernels
+
+
+def _build(climb: Climb, texts: Sequence[str], target: Target, urgent: bool = False) -> list[Built | Failure]:
+    """A kernel for each program, or why there is none."""
     climb.origin()
     config, counts = climb.config, climb.progress.counts
     workers = config.threads if urgent else max(1, config.threads - 1)  # calls go on meanwhile
@@ -220,12 +253,10 @@ def _build(climb: Climb, texts: Sequence[str], target: Target, urgent: bool = Fa
     finally:
         counts.builds += builders.counters.builds
         counts.object_misses += builders.counters.builds
-    codes(results)
-    built = [result for result in results if isinstance(result, Built)]
-    cached = sum(kernel.cached for kernel in built)
+    cached = sum(result.cached for result in results if isinstance(result, Built))
     counts.object_hits += cached
     climb.progress.events.add(BuiltEvent(builders.counters.builds, cached, time.monotonic() - began_s))
-    return built
+    return results
 
 
 def _in_workers(cases: Sequence[PlacedCase], target: Target, config: Config, errors: dict[int, KernelError]) -> Prove:
@@ -236,19 +267,10 @@ def _in_workers(cases: Sequence[PlacedCase], target: Target, config: Config, err
     )
 
 
-def _check_proofs(climb: Climb, texts: Sequence[str], kernels: Sequence[Built], prove: Prove | None) -> None:
-    """NotBetter if one of the kernels may not serve."""
-    climb.origin()
-    refusals = prove(texts, kernels) if prove is not None else ()
-    climb.progress.counts.refusals += len(refusals)
-    if refusals:
-        raise NotBetter(f"kernel {refusals[0].slot} of {len(kernels)} was refused: {refusals[0].reason}")
-
-
-def _check_quarantine(climb: Climb, kernels: Sequence[Built]) -> None:
-    """NotBetter if one of the kernels gave wrong answers before. A store that does not work knows of none."""
+def _quarantined(climb: Climb, kernels: Sequence[Built]) -> tuple[Quarantine, ...]:
+    """What is known against these kernels from before. A store that does not work knows of nothing."""
     if not climb.config.adapt:
-        return
+        return ()
     job = Recall(place_of(climb.config), tuple(dict.fromkeys(kernel.key for kernel in kernels)))
     try:
         (reply,) = run_all_in_background([job], at_most=1, limit_s=_STORE_LIMIT_S)
@@ -256,9 +278,7 @@ def _check_quarantine(climb: Climb, kernels: Sequence[Built]) -> None:
         reply = Failure(str(error))
     if isinstance(reply, Failure):
         climb.progress.events.add(StoreIgnored(reply.reason))
-    elif isinstance(reply, Recalled) and reply.quarantined:
-        climb.progress.counts.refusals += 1
-        raise NotBetter(f"{len(reply.quarantined)} kernels are in quarantine: {reply.quarantined[0].reason}")
+    return reply.quarantined if isinstance(reply, Recalled) else ()
 
 
 class _Learned:

@@ -50,6 +50,7 @@ def inspect_model(path: Path, all_ops: bool, graph: bool, json_file: Path | None
     _print_signature(console, path, model)
     _print_ops(console, ops, all_ops)
     _print_lowering(console, lowering)
+    _print_refused(console, model)
     write_json(json_file, _record(path, model, ops, lowering))
 
 
@@ -133,6 +134,16 @@ def _print_lowering(console: Console, lowering: Lowering) -> None:
         console.print(table)
 
 
+def _print_refused(console: Console, model: Model) -> None:
+    """What the plan in the cache does without."""
+    refused = model.report().refused
+    if refused:
+        table = Table("refused when it was built", "because", box=None, pad_edge=False)
+        for region, reason in refused:
+            table.add_row(escape(region), escape(reason))
+        console.print(table)
+
+
 def _record(path: Path, model: Model, ops: Counter[str], lowering: Lowering) -> dict[str, Any]:
     def described(values: Any) -> list[dict[str, Any]]:
         return [{"name": v.name, "type": onnx_type(v.type), "shape": v.shape and list(v.shape)} for v in values]
@@ -151,6 +162,7 @@ def _record(path: Path, model: Model, ops: Counter[str], lowering: Lowering) -> 
             "control": dict(lowering.control),
             "whole": [{"op": op, "reason": reason, "nodes": count} for op, reason, count in lowering.whole],
             "kernels": dict(lowering.regions),
+            "refused": [{"region": region, "reason": reason} for region, reason in model.report().refused],
             "fallbacks": [{"op": op, "reason": reason, "nodes": count} for op, reason, count in lowering.alone],
         },
     }

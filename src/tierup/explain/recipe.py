@@ -11,7 +11,7 @@ from tierup.ir.graph import Graph
 from tierup.ir.types import Dim, Sym
 from tierup.lower.kernel import Kernel, Panels
 from tierup.lower.tile import Arg, Dot, Loop, Map, Size, Statement, TileProgram
-from tierup.runtime.steps import results_of
+from tierup.runtime.standins import results_of
 
 _PIECES_PER_THREAD = 16  # as the thread pool cuts a range
 

@@ -113,11 +113,15 @@ class Plan:
     @property
     def fallback_nodes(self) -> int:
         """How many nodes run in Python whenever a call gets to them."""
-        return sum(node.op != BASELINE for node in self.callouts)
+        return sum(_count_nodes(node) for node in self.callouts if node.op != BASELINE)
 
     def count(self, code: StepCode) -> int:
         """How many steps of one kind all functions have together."""
         return sum(step[0] == code for function in self.functions for step in function.steps)
+
+
+def _count_nodes(node: Node) -> int:
+    return sum(1 for _ in node.graphs[0][1].walk()) if node.op == BODY else 1
 
 
 @dataclass

@@ -7,7 +7,7 @@ a call with each and calls the function whose sizes are closed to them (tier 2),
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tierup.codegen.target import Target
@@ -22,6 +22,7 @@ from tierup.plan.regions import Cut
 from tierup.rewrite.assume import Assumptions, Pair
 from tierup.rewrite.rewrite import close_sizes, lower_to_core, narrow_products
 from tierup.runtime.progress import Signature
+from tierup.runtime.standins import StandIn
 from tierup.runtime.steps import Alone, KernelCompiler, KernelFunction, Part, Placed
 
 
@@ -48,11 +49,13 @@ class Function:
 
 @dataclass(frozen=True)
 class Compiled:
-    """A plan with kernels: the programs of its slots, and its functions, the one with open sizes first."""
+    """A plan with kernels: the programs of its slots, and its functions, the one with open sizes first. `stand_ins`
+    are regions that the reference computes because their kernels were refused."""
 
     plan: Plan
     programs: tuple[TileProgram, ...]
     functions: tuple[Function, ...]
+    stand_ins: tuple[StandIn, ...] = ()
 
     @property
     def all_functions(self) -> tuple[Function, ...]:
@@ -74,13 +77,20 @@ def compile_plan(
     target: Target,
     signatures: Sequence[Signature] = (),
     precision: str = "f32",
+    refused: Mapping[str, str] | None = None,
 ) -> Compiled:
     """Lower to core ops, cut into regions, lower the regions, and write the steps of a call.
 
-    With the precision "bf16", products are computed on bf16 where the machine has instructions for that.
+    With the precision "bf16", products are computed on bf16 where the machine has instructions for that. `refused` are
+    tile programs, by digest, that may not serve, and why: in the open function the reference stands in for them, and
+    functions with closed sizes that would need one are left out.
     """
     narrowed = precision == "bf16" and "dot_bf16" in target.dots
-    compiler = KernelCompiler(weights, target)
+    compiler = KernelCompiler(weights, target, refused)
+    if refused:
+        signatures = [
+            s for s in signatures if _is_allowed(imported, s, KernelCompiler(weights, target, refused), narrowed)
+        ]
     chooser = Assembler("choose", len(imported.values))
     if signatures:
         compiler.functions.append(chooser.finish((), ()))
@@ -96,7 +106,14 @@ def compile_plan(
         _choose(chooser, compiler, imported, signatures, numbers)
         compiler.functions[0] = chooser.finish(imported.inputs, imported.outputs)
     plan = Plan(tuple(compiler.functions), tuple(compiler.callouts), tuple(compiler.constants), len(compiler.programs))
-    return Compiled(plan, tuple(compiler.programs), tuple(functions))
+    return Compiled(plan, tuple(compiler.programs), tuple(functions), tuple(compiler.stand_ins))
+
+
+def _is_allowed(imported: Graph, signature: Signature, compiler: KernelCompiler, narrowed: bool) -> bool:
+    """Whether the function of a signature gets along without kernels that were refused."""
+    weights = compiler.weight_table
+    compiler.compiled(_prepare(close_sizes(imported, weights, signature), weights, narrowed))
+    return not compiler.stand_ins
 
 
 def _described(written: KernelFunction, signature: Signature | None) -> Function:

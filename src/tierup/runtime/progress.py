@@ -35,6 +35,8 @@ class Serving(msgspec.Struct, frozen=True):
     """What it was made of, by name; empty if it is not kept."""
     keys: tuple[str, ...] = ()
     """What the kernel of each slot is called in the object cache."""
+    refused: tuple[tuple[str, str], ...] = ()
+    """Regions that the reference computes because their kernels were refused, and why."""
 
     @classmethod
     def of(
@@ -44,12 +46,14 @@ class Serving(msgspec.Struct, frozen=True):
         baseline: Baseline | None = None,
         constants: Constants | None = None,
         errors: tuple[tuple[int, KernelError], ...] = (),
+        refused: tuple[tuple[str, str], ...] = (),
     ) -> Serving:
         """A plan's figures."""
         from tierup.plan.program import StepCode
 
         steps = plan.count(StepCode.KERNEL)
-        return cls(plan.slots, steps, plan.fallback_nodes, signatures, baseline, constants or {}, errors)
+        figures = plan.slots, steps, plan.fallback_nodes
+        return cls(*figures, signatures, baseline, constants or {}, errors, refused=refused)
 
     @property
     def tier(self) -> int:

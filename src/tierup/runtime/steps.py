@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tierup.codegen.target import Target
@@ -28,6 +28,8 @@ from tierup.plan.regions import Cut, Region, shape_of, tensor
 from tierup.rewrite.assume import Pair
 from tierup.rewrite.walk import misfit
 from tierup.runtime.guards import DIM_CODES, GuardCode
+from tierup.runtime.standins import StandIn, Unit, results_of, with_stand_ins
+from tierup.store.objects import program_digest
 
 _HEAP, _ARENA = 0, 1
 _LOWERINGS = {
@@ -64,12 +66,17 @@ class Placed:
 
 
 class KernelCompiler(PlanCompiler):
-    """Collects functions with kernels. Bodies of control nodes are functions like any other."""
+    """Collects functions with kernels. Bodies of control nodes are functions like any other.
 
-    def __init__(self, weights: Weights, target: Target) -> None:
+    `refused` are tile programs, by digest, whose kernels may not serve, and why: the reference stands in for them.
+    """
+
+    def __init__(self, weights: Weights, target: Target, refused: Mapping[str, str] | None = None) -> None:
         super().__init__()
         self.weight_table = weights
         self.target = target
+        self._refused = refused or {}
+        self.stand_ins: list[StandIn] = []
         self.programs: list[TileProgram] = []
         self.written: list[KernelFunction] = []
         self._slots: dict[str, int] = {}
@@ -103,6 +110,10 @@ class KernelCompiler(PlanCompiler):
             self._slots[text] = len(self.programs)
             self.programs.append(program)
         return self._slots[text]
+
+    def why_refused(self, kernel: Kernel) -> str | None:
+        """Why a kernel may not serve; None if nothing speaks against it."""
+        return self._refused.get(program_digest(print_program(kernel.program))) if self._refused else None
 
     def panels(self, digest: str, panels: Panels) -> int:
         """The number of a packed constant."""
@@ -146,8 +157,9 @@ class KernelFunction(FunctionCompiler):
         self._allocated: set[ValueId] = set()
         self._refusals = {id(graph.nodes[index]): reason for index, reason in part.cut.refusals.items()}
         self._produced = {value for node in graph.nodes for value in node.outputs if value is not None}
-        units = [(unit, self._lower(unit)) for unit in part.cut.order]
-        self._units = self._needed_units(units)
+        self._units, stand_ins = with_stand_ins(graph, self._needed_units(self._lowered()), compiler.why_refused)
+        compiler.stand_ins += stand_ins
+        self._refusals.update((id(made.node), made.reason) for made in stand_ins)
         self._kernels = [kernel for _, kernel in self._units]
         self._native = {v for k in self._kernels if k is not None for v in results_of(k)}
         self.placed: list[Placed] = []
@@ -168,8 +180,8 @@ class KernelFunction(FunctionCompiler):
         for unit, kernel in self._units:
             if kernel is not None and isinstance(unit, Region):
                 self._kernel(unit, kernel)
-            elif isinstance(unit, int):
-                self._single(self.graph.nodes[unit])
+            elif isinstance(unit, Node):
+                self._single(unit)
         for value in self.graph.outputs:
             self.bind(value)
         if failing is not None:
@@ -224,9 +236,7 @@ class KernelFunction(FunctionCompiler):
         if source in self._native:
             self._native.add(result)
 
-    def _needed_units(
-        self, units: list[tuple[Region | int, Kernel | None]]
-    ) -> list[tuple[Region | int, Kernel | None]]:
+    def _needed_units(self, units: list[Unit]) -> list[Unit]:
         """Those that an output depends on. Sizes are dim code, so what only computed shapes is not needed."""
         needed: set[ValueId] = set()
 
@@ -240,9 +250,9 @@ class KernelFunction(FunctionCompiler):
             return (type.shape or ()) if isinstance(type, TensorType) else ()
 
         need(self.graph.outputs, (dim for value in self.graph.outputs for dim in shape_of(value)))
-        kept = []
+        kept: list[Unit] = []
         for unit, kernel in reversed(units):
-            node = self.graph.nodes[unit] if isinstance(unit, int) else None
+            node = unit if isinstance(unit, Node) else None
             results = (
                 results_of(kernel) if kernel is not None else [v for v in node.outputs if v is not None] if node else []
             )
@@ -264,13 +274,18 @@ class KernelFunction(FunctionCompiler):
         """The values that a size is read from."""
         return values_read(self._dims.ops, dim)
 
-    def _lower(self, unit: Region | int) -> Kernel | None:
-        if isinstance(unit, int):
-            return None
+    def _lowered(self) -> list[Unit]:
+        """What the cut has, in order: regions with their kernels, and nodes on their own."""
+        units: list[Unit] = []
+        for unit in self.part.cut.order:
+            units.append((self.graph.nodes[unit], None) if isinstance(unit, int) else (unit, self._lower(unit)))
+        return units
+
+    def _lower(self, region: Region) -> Kernel:
         target, weights = self.compiler.target, self.compiler.weight_table
-        if unit.kind == "matmul":
-            return lower_matmul(self.graph, weights, unit, self._dims, target.lanes, target.dots)
-        return _LOWERINGS[unit.kind](self.graph, weights, unit, self._dims, target.lanes)
+        if region.kind == "matmul":
+            return lower_matmul(self.graph, weights, region, self._dims, target.lanes, target.dots)
+        return _LOWERINGS[region.kind](self.graph, weights, region, self._dims, target.lanes)
 
     def _type(self, value: ValueId) -> TensorType:
         type = self.graph.type(value)
@@ -293,15 +308,15 @@ class KernelFunction(FunctionCompiler):
         for position, (unit, kernel) in enumerate(self._units):
             for value in self._read_by(position, kernel):
                 last[owner.get(value, value)] = position
-            if kernel is None and isinstance(unit, int) and self._is_view(self.graph.nodes[unit]):
-                source, result = self.graph.nodes[unit].inputs[0], self.graph.nodes[unit].outputs[0]
+            if isinstance(unit, Node) and self._is_view(unit):
+                source, result = unit.inputs[0], unit.outputs[0]
                 if source is not None and result is not None:
                     owner[result] = owner.get(source, source)
         for value in self.graph.outputs:  # handed out as they are when the call ends
             last[owner.get(value, value)] = len(self._units)
         requests = []
         read_late = [op.args[0] for op in self._dims.ops if op.op == "elem" and isinstance(op.args[0], int)]
-        singles = [self.graph.nodes[unit] for unit, _ in self._units if isinstance(unit, int)]
+        singles = [unit for unit, _ in self._units if isinstance(unit, Node)]
         passed_on = [value for node in singles for value in self.passed_on(node) if value is not None]
         beyond = {*self.graph.outputs, *(owner.get(value, value) for value in (*read_late, *passed_on))}
         for position, kernel in enumerate(self._kernels):
@@ -320,8 +335,8 @@ class KernelFunction(FunctionCompiler):
         if kernel is not None:
             return [buffer for buffer in kernel.buffers if isinstance(buffer, int)]
         unit = self._units[position][0]
-        assert isinstance(unit, int)
-        return [value for value in self.graph.nodes[unit].inputs if value is not None]
+        assert isinstance(unit, Node)
+        return [value for value in unit.inputs if value is not None]
 
     def _reserve(self) -> None:
         """Make the arena large enough."""
@@ -420,10 +435,3 @@ class KernelFunction(FunctionCompiler):
             self.out.emit(StepCode.ALLOC, value, type.dtype.code, _HEAP, -1, sizes)
         else:
             self.out.emit(StepCode.ALLOC, value, type.dtype.code, _ARENA, *self._registers_of([offset]), sizes)
-
-
-def results_of(kernel: Kernel) -> list[ValueId]:
-    """The values that a kernel writes."""
-    outs = {buffer.name for buffer in kernel.program.buffers if buffer.mode == "out"}
-    passed = [buffer.name for buffer in kernel.program.buffers if buffer.mode != "scratch"]
-    return [v for name, v in zip(passed, kernel.buffers, strict=True) if name in outs and isinstance(v, int)]

@@ -57,7 +57,7 @@ def restore(entry: Entry, origin: Origin, config: Config, known: Constants | Non
     plan = record.plan
     serving = Serving(
         len(plan.kernels), plan.kernel_steps, plan.fallback_nodes, plan.signatures, baseline, constants, plan.errors,
-        record.parts, tuple(kernel.key for kernel in plan.kernels),
+        record.parts, tuple(kernel.key for kernel in plan.kernels), plan.refused,
     )  # fmt: skip
     return Warm(record.about, program, serving)
 

@@ -66,8 +66,12 @@ class ObjectKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def object_key(text: str, target: Target, recipe: str = "") -> ObjectKey:
     """The key of a tile program's kernel, built by this version for `target`."""
-    program = sha256(text.encode()).hexdigest()
-    return ObjectKey(program, recipe, describe_target(target), emitter_version(), llvm_version())
+    return ObjectKey(program_digest(text), recipe, describe_target(target), emitter_version(), llvm_version())
+
+
+def program_digest(text: str) -> str:
+    """What a tile program is called where its text would be too long."""
+    return sha256(text.encode()).hexdigest()
 
 
 def describe_target(target: Target) -> str:

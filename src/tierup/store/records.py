@@ -120,6 +120,8 @@ class PlanRecord(msgspec.Struct, array_like=True, frozen=True):
     proved: bool = False
     errors: tuple[tuple[int, KernelError], ...] = ()
     """What was measured when the kernels were proved, by slot."""
+    refused: tuple[tuple[str, str], ...] = ()
+    """Regions that the reference computes because their kernels were refused, and why."""
 
 
 class WeightRecord(msgspec.Struct, array_like=True, frozen=True):
@@ -204,7 +206,12 @@ def known_dtype(code: int) -> DType:
     return dtype
 
 
-def plan_record(plan: Plan, all_dtypes: bool, signatures: tuple[tuple[tuple[int, ...], ...], ...]) -> PlanRecord:
+def plan_record(
+    plan: Plan,
+    all_dtypes: bool,
+    signatures: tuple[tuple[tuple[int, ...], ...], ...],
+    refused: tuple[tuple[str, str], ...] = (),
+) -> PlanRecord:
     """A plan as a record that has no kernels yet."""
     from tierup.plan.program import StepCode
 
@@ -220,6 +227,7 @@ def plan_record(plan: Plan, all_dtypes: bool, signatures: tuple[tuple[tuple[int,
         fallback_nodes=plan.fallback_nodes,
         all_dtypes=all_dtypes,
         signatures=signatures,
+        refused=refused,
     )
 
 

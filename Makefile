@@ -43,10 +43,10 @@ models: setup
 conformance: setup
 	$(BIN)/python -m tests.conformance
 
-# Every fault a hundred times under load, as a table: make faults TIMES=10 for a quick look.
-TIMES ?= 100
+# Every fault some hundred times under load, as a table: make faults TIMES=10 FAULTS="crashes forked" for a quick look.
+TIMES ?= 200
 faults: setup
-	$(BIN)/python -m tests.faults $(TIMES)
+	$(BIN)/python -m tests.faults $(TIMES) $(FAULTS)
 
 # The whole ONNX suite while variants change with every call, and while guards fail at random.
 stress: setup

@@ -2,9 +2,9 @@
 
 A kernel may serve if in every round each element y is within the bound, |y - y64| <= c · eps · B, with
 c = 4 + sqrt(longest sum) (`reference/bounds.py` has B), NaN and infinities stand where they stand in float64, nothing
-outside its results was written, and its RMS error is at most twice that of the baseline (four times with Winograd's
-sums): the same ops one by one in the graph's own precision, products added up in order. RMS errors are in units of
-eps · B, so that each element counts the same, and taken over normal elements.
+outside its results was written, no memory was taken from the system, and its RMS error is at most twice that of the
+baseline (four times with Winograd's sums): the same ops one by one in the graph's own precision, products added up in
+order. RMS errors are in units of eps · B, so that each element counts the same, and taken over normal elements.
 
 Rounds differ in sizes (typical, ragged, larger, one, none, broadcast), in elements (normal, of many magnitudes,
 positive, on jumps, NaN and infinities, the ends of the range), in where buffers lie, in how the range is cut, and in
@@ -50,6 +50,7 @@ _WANTED_ELEMS = 512  # to judge, and to compare; small regions are tried more of
 _LAPS, _MORE_ROUNDS = 8, 16
 _LARGE_ELEMS = 1 << 20  # an evaluation of more takes some tens of ms: then a few rounds have to do
 _HUGE_ELEMS = 1 << 25  # an evaluation of more takes seconds, since each of its values takes more than the caches
+_GREEDY_ROUNDS = 3  # one after another in which memory was taken: now and then it may be another thread's
 _JUDGED_SHARE = 0.1  # where less than this can be compared, nothing was proved
 
 
@@ -141,7 +142,7 @@ class _Question:
 class _Attempt:
     def __init__(self, case: Case, addresses: Sequence[int], seed: int) -> None:
         self._case, self._addresses, self._seed = case, addresses, seed
-        self._rounds = 0
+        self._rounds = self._greedy = 0  # in all, and the last ones if they took memory
         self._worst = 0.0
         self._squares = np.zeros(2)  # of the errors of kernel and baseline
         self._counted = 0
@@ -222,6 +223,9 @@ class _Attempt:
         trespass = trial.trespass()
         if trespass is not None:
             raise Refused(trespass)
+        self._greedy = self._greedy + 1 if trial.taken_bytes else 0
+        if self._greedy >= _GREEDY_ROUNDS:
+            raise Refused(f"it takes {trial.taken_bytes} bytes from the system and does not give them back")
         if status == 0 and trial.unwritten_bools():
             raise Refused("a bool that it should have written is neither true nor false")
         return status

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import resource
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
@@ -171,6 +172,12 @@ class _Area:
         return None
 
 
+def _mapped_bytes() -> int:
+    """How much memory this process has, touched or not."""
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[0]) * resource.getpagesize()
+
+
 class _Call:
     """What one kernel is called with."""
 
@@ -209,6 +216,8 @@ class Trial:
         in_place: bool = False,
     ) -> None:
         self.sized, self._case = sized, sized.case
+        self.taken_bytes = 0
+        """What the last run took from the system and did not give back."""
         self._held: dict[ValueId | Panels, tuple[_Area, Array]] = {}
         for buffer in (buffer for kernel in self._case.kernels for buffer in kernel.buffers):
             if value_of(buffer) in inputs and buffer not in self._held:
@@ -273,13 +282,15 @@ class Trial:
     def run(self, cuts: Sequence[int] = (), *, backwards: bool = False) -> int:
         """One call of each kernel over its whole range, or one for each piece between `cuts`; a status that is not 0
         ends it."""
+        before, status = _mapped_bytes(), 0
         for call in self._calls:
             borders = [0, *(cut for cut in cuts if cut < call.steps), call.steps]
             pieces = [(begin, end) for begin, end in pairwise(borders) if begin < end]
             status = call.run(pieces[::-1] if backwards else pieces)
             if status != 0:
-                return status
-        return 0
+                break
+        self.taken_bytes = max(0, _mapped_bytes() - before)
+        return status
 
     def results(self) -> list[Array]:
         """What was written, in the order of the graph's outputs."""

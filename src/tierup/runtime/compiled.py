@@ -79,7 +79,7 @@ def compile_plan(
 
     With the precision "bf16", products are computed on bf16 where the machine has instructions for that.
     """
-    narrowed = precision == "bf16" and "dot_bf16" in target.dots
+    narrowed, on_words = precision == "bf16" and "dot_bf16" in target.dots, "dot_bytes" in target.dots
     compiler = KernelCompiler(weights, target)
     chooser = Assembler("choose", len(imported.values))
     if signatures:
@@ -88,7 +88,7 @@ def compile_plan(
     for signature in (None, *signatures):
         graph = imported if signature is None else close_sizes(imported, weights, signature)
         compiler.written.clear()
-        numbers.append(compiler.compiled(_prepare(graph, weights, narrowed)))
+        numbers.append(compiler.compiled(_prepare(graph, weights, narrowed, on_words)))
         outermost, *inner = compiler.written
         bodies = tuple(_described(body, None) for body in inner)
         functions.append(replace(_described(outermost, signature), bodies=bodies))
@@ -106,9 +106,9 @@ def _described(written: KernelFunction, signature: Signature | None) -> Function
     )
 
 
-def _prepare(graph: Graph, weights: Weights, narrowed: bool) -> Part:
+def _prepare(graph: Graph, weights: Weights, narrowed: bool, on_words: bool) -> Part:
     assume = Assumptions(graph)
-    core = lower_to_core(graph, weights, assume)
+    core = lower_to_core(graph, weights, assume, on_words=on_words)
     if narrowed:
         core = narrow_products(core, weights, assume)
     return Part(core, cut(core, weights), tuple(assume.pairs), graph)

@@ -30,8 +30,9 @@ from tierup.rewrite.walk import misfit
 from tierup.runtime.guards import DIM_CODES, GuardCode
 
 _HEAP, _ARENA = 0, 1
+_ON_WORDS = {"matmul": lower_matmul, "conv": lower_conv}
 _LOWERINGS = {
-    "rows": lower_rows, "conv": lower_conv, "attention": lower_attention, "known": lower_known,
+    "rows": lower_rows, "attention": lower_attention, "known": lower_known,
     "recurrent": lower_recurrent, "scan": lower_scan, "scatter": lower_scatter,
 }  # fmt: skip
 
@@ -268,8 +269,8 @@ class KernelFunction(FunctionCompiler):
         if isinstance(unit, int):
             return None
         target, weights = self.compiler.target, self.compiler.weight_table
-        if unit.kind == "matmul":
-            return lower_matmul(self.graph, weights, unit, self._dims, target.lanes, target.dots)
+        if unit.kind in _ON_WORDS:
+            return _ON_WORDS[unit.kind](self.graph, weights, unit, self._dims, target.lanes, target.dots)
         return _LOWERINGS[unit.kind](self.graph, weights, unit, self._dims, target.lanes)
 
     def _type(self, value: ValueId) -> TensorType:

@@ -9,6 +9,7 @@ import numpy as np
 from tierup.ir.dims import READS, DimBuilder, apply
 from tierup.ir.graph import Graph, ValueId, Weights
 from tierup.ir.types import Array, Dim, DType, Sym, TensorType
+from tierup.lower.conv import lower_conv
 from tierup.lower.interpret import interpret
 from tierup.lower.kernel import Kernel, Panels
 from tierup.lower.known import lower_known
@@ -25,7 +26,7 @@ from tierup.runtime.constants import pack_panels
 
 LOWERINGS = {
     "rows": lower_rows, "known": lower_known, "recurrent": lower_recurrent, "scan": lower_scan,
-    "scatter": lower_scatter, "matmul": lower_matmul,
+    "scatter": lower_scatter, "matmul": lower_matmul, "conv": lower_conv,
 }  # fmt: skip
 LANES = 4  # ragged edges and several steps even in small tensors
 
@@ -76,7 +77,7 @@ class CutRun:
                 self.values[value] = np.asarray(result)
 
     def _region(self, region: Region) -> None:
-        more = {"dots": self.dots} if region.kind == "matmul" else {}
+        more = {"dots": self.dots} if region.kind in ("matmul", "conv") else {}
         kernel = LOWERINGS[region.kind](self.graph, self.weights, region, self.dims, LANES, **more)
         self.kernels.append((region, kernel))
         passed = [buffer for buffer in kernel.program.buffers if buffer.mode != "scratch"]

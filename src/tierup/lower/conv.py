@@ -5,29 +5,47 @@ product: places and channels of one row of the kernel lie side by side, and are 
 the data is padded, or its channels lie apart, the rows under the windows are first copied to scratch, with zeros
 around them: of n columns in a panel, that is one copy for n products.
 
+Where the machine multiplies pairs of bf16 or fours of bytes in a word (`lower/words.py`), channels are read as words.
+
 Threads divide panels and rows of results, panels first, so that a panel stays in cache. With one spatial axis they
 divide that axis, tile by tile.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from math import prod
 
 from tierup.ir.dims import DimBuilder
 from tierup.ir.graph import Graph, Weights
-from tierup.ir.types import Dim
+from tierup.ir.types import Dim, DType
 from tierup.lower.copied import Copied
 from tierup.lower.depthwise import lower_depthwise
 from tierup.lower.epilogue import Epilogue
 from tierup.lower.few import lower_few, suits
 from tierup.lower.kernel import Kernel, Panels
 from tierup.lower.names import Names, Sizes
-from tierup.lower.tile import Buffer, Dot, Fill, Grid, Index, Load, Loop, Map, Size, Statement, Store, Tile, TileProgram
+from tierup.lower.tile import (
+    Buffer,
+    Dot,
+    Fill,
+    Grid,
+    Index,
+    Load,
+    Loop,
+    Map,
+    Reduce,
+    Size,
+    Statement,
+    Store,
+    Tile,
+    TileProgram,
+)
 from tierup.lower.tiling import tiling
 from tierup.lower.views import Views
 from tierup.lower.windows import Windows
 from tierup.lower.winograd import lower_winograd
+from tierup.lower.words import Words, words_for
 from tierup.plan.regions import Region
 
 _BLOCK = 1024  # steps of a sum before it is added to the total, as in matmul.py
@@ -36,20 +54,41 @@ _WORK_FLOPS = 60_000  # less is not worth a thread's while
 _Loop = tuple[str, int, Dim, int]  # of a sum: axis, extent, step in the data, rows of the matrix
 
 
-def lower_conv(graph: Graph, weights: Weights, region: Region, dims: DimBuilder, lanes: int) -> Kernel:
-    """The kernel of a conv region."""
+def lower_conv(
+    graph: Graph, weights: Weights, region: Region, dims: DimBuilder, lanes: int, dots: Set[str] = frozenset()
+) -> Kernel:
+    """The kernel of a conv region; `dots` are the maps of words that the machine has instructions for."""
     windows = Windows(graph, weights, region, dims)
     if windows.channels == windows.columns == 1 and windows.group > 1:
         return lower_depthwise(graph, weights, region, dims, lanes)
     if windows.transformed:
         return lower_winograd(graph, weights, region, windows, lanes)
+    words = _as_words(windows, dots)
+    if words is not None:
+        return _Conv(graph, weights, region, windows.in_words(words.group), lanes, words).kernel()
     if suits(windows, graph, lanes):
         return lower_few(graph, weights, region, windows, lanes)
     return _Conv(graph, weights, region, windows, lanes).kernel()
 
 
+def _as_words(windows: Windows, dots: Set[str]) -> Words | None:
+    """How to compute on words; None where the machine, the sizes or the weights do not allow it."""
+    found = words_for(windows.dtype(windows.data), windows.dtype(windows.matrix), windows.sum, dots)
+    constant = windows.matrix in dict(windows.graph.weights)
+    return found if found and constant and windows.group == 1 and windows.channels % found.group == 0 else None
+
+
 class _Conv:
-    def __init__(self, graph: Graph, weights: Weights, region: Region, windows: Windows, lanes: int) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        weights: Weights,
+        region: Region,
+        windows: Windows,
+        lanes: int,
+        words: Words | None = None,
+    ) -> None:
+        self._words = words
         self._graph, self._windows, self._dims = graph, windows, windows.dims
         self._lanes = max(1, lanes * 4 // max(4, windows.sum.numpy.itemsize))
         self._names, self._sizes = Names(), Sizes()
@@ -71,11 +110,13 @@ class _Conv:
     def kernel(self) -> Kernel:
         windows = self._windows
         body = (*(self._copied.statements() if self._copied else ()), *self._rows())
-        buffers = [Buffer("x", windows.dtype(windows.view.base)), Buffer("w", windows.dtype(windows.matrix))]
+        sides = (windows.view.base, windows.matrix)
+        kinds = [DType.I32 if self._words is not None else windows.dtype(side) for side in sides]
+        buffers = [Buffer(name, kind) for name, kind in zip(("x", "w"), kinds, strict=True)]
         buffers += [Buffer(name, windows.dtype(value)) for value, name in self._epilogue.operands.items()]
         buffers.append(Buffer("out", windows.dtype(self._epilogue.result), "out"))
         if self._copied:
-            buffers.append(Buffer("scratch", windows.sum, "scratch"))
+            buffers.append(Buffer("scratch", windows.kind, "scratch"))
         grid = tuple(self._grid())
         vectors = (*(self._copied.vectors if self._copied else ()), "j")
         program = TileProgram("conv", tuple(buffers), len(self._sizes.dims), grid, body, vectors)
@@ -85,11 +126,12 @@ class _Conv:
             tuple(self._sizes.dims),
             tuple((self._extent(axis), step) for axis, step in self._steps()),
             self._grain(),
-            windows.scaled(self._copied.elems, windows.sum.numpy.itemsize) if self._copied else 0,
+            windows.scaled(self._copied.elems, windows.kind.numpy.itemsize) if self._copied else 0,
         )
 
     def _matrix(self) -> int | Panels:
-        return Panels(self._windows.matrix, self._width) if self._packed else self._right.base
+        form = "" if self._words is None else self._words.form
+        return Panels(self._windows.matrix, self._width, form) if self._packed else self._right.base
 
     def _steps(self) -> Iterator[tuple[str, int]]:
         """The axes of the grid: panels outside, so that one is used for all rows before the next."""
@@ -175,13 +217,29 @@ class _Conv:
 
     def _sum(self, body: list[Statement], row: str, loops: list[_Loop]) -> str:
         zero = self._names.new("zero")
-        body.append(Fill(zero, Tile(self._windows.sum, (row, "j")), 0))
-        return self._level(body, row, loops, loops, zero)
+        body.append(Fill(zero, self._sums(row), 0))
+        sums = self._level(body, row, loops, loops, zero)
+        if self._words is None:
+            return sums
+        total = self._names.new("total")
+        body.append(Reduce(total, Tile(self._windows.sum, (row, "j")), "sum", sums, "k"))
+        return self._plus_sums(body, row, total) if self._words.moved else total
+
+    def _sums(self, row: str) -> Tile:
+        """The tile that a sum is carried in: on words, a step of a map, not of the loop, adds to it."""
+        return Tile(self._windows.sum, (row, "j") if self._words is None else (row, "k", "j"))
+
+    def _plus_sums(self, body: list[Statement], row: str, total: str) -> str:
+        """What the sums lack because the data was moved."""
+        sums, whole = self._names.new("sums"), self._names.new("total")
+        body.append(Load(sums, Tile(DType.I32, ("j",)), "w", Index((("j", 1),), 0, (("j", self._terms + 1),))))
+        body.append(Map(whole, Tile(self._windows.sum, (row, "j")), "add", (total, sums)))
+        return whole
 
     def _level(self, body: list[Statement], row: str, loops: list[_Loop], left: list[_Loop], start: str) -> str:
         """One loop of a sum. The innermost begins anew and is added to the total if the whole sum is long."""
         (axis, extent, _, _), *rest = left
-        tile = Tile(self._windows.sum, (row, "j"))
+        tile = self._sums(row)
         old, total = self._names.new("old"), self._names.new("sum")
         inner: list[Statement] = []
         if not rest:
@@ -197,17 +255,21 @@ class _Conv:
 
     def _step(self, body: list[Statement], row: str, loops: list[_Loop], old: str) -> str:
         left, right, new = self._names.new("a"), self._names.new("b"), self._names.new("sum")
-        dtype = self._windows.sum
-        body.append(Load(right, Tile(dtype, ("k", "j")), "w", self._weights_at(loops)))
-        buffer = "scratch" if self._copied else "x"
-        body.append(Load(left, Tile(dtype, (row, "k")), buffer, self._data_at(row, loops)))
-        body.append(Dot(new, Tile(dtype, (row, "j")), left, right, old, "k"))
+        kind = self._windows.kind
+        factors = Load(right, Tile(kind, ("k", "j")), "w", self._weights_at(loops))
+        data = Load(left, Tile(kind, (row, "k")), "scratch" if self._copied else "x", self._data_at(row, loops))
+        body += [factors, data]
+        if self._words is None:
+            body.append(Dot(new, self._sums(row), left, right, old, "k"))
+        else:
+            body += self._words.dot(self._names, new, self._sums(row), data, factors, old)
         return new
 
     def _weights_at(self, loops: list[_Loop]) -> Index:
         if self._packed:
             panel = (("j", 1), *((axis, rows * self._width) for axis, _, _, rows in loops))
-            return Index(panel, 0, (("j", self._terms),))
+            ahead = 0 if self._words is None else self._words.ahead
+            return Index(panel, ahead * self._width, (("j", self._terms + ahead),))
         down, along = self._right.strides
         entries: list[tuple[str, Dim]] = [("j", along)]
         entries += [(axis, self._windows.scaled(down, rows)) for axis, _, _, rows in loops]

@@ -1,4 +1,7 @@
-"""Rows of the data in scratch, with zeros around them: what windows that reach beyond the data read instead of it."""
+"""Rows of the data in scratch, with zeros around them: what windows that reach beyond the data read instead of it.
+
+Around bytes lies what stands for zero there (`Windows.fill`).
+"""
 
 from __future__ import annotations
 
@@ -139,10 +142,10 @@ class Copied:
 
     def _zeros(self, axis: str, begin: Dim, end: Dim, around: Sequence[tuple[str, Dim]]) -> Loop:
         name = self.names.new("zero")
-        tile = Tile(self.windows.sum, (axis,))
+        tile = Tile(self.windows.kind, (axis,))
         store = Store("scratch", Index((*self._sized(around), (axis, 1))), name)
         step = _COPIED_VECTORS * self.lanes
-        statements = (Fill(name, tile, 0), store)
+        statements = (Fill(name, tile, self.windows.fill), store)
         return Loop(axis, self.sizes.of(end), step, statements, begin=self.sizes.of(begin))
 
     def _copy_places(self, body: list[Statement], rows: list[tuple[Bounded, Dim]]) -> None:
@@ -178,14 +181,15 @@ class Copied:
     def _moved(
         self, body: list[Statement], axes: tuple[str, ...], index: Index, places: list[tuple[Bounded, Dim]], to: Index
     ) -> None:
-        """A tile of the data, zero where a place is not inside, into scratch."""
-        tile = Tile(self.windows.sum, axes)
+        """A tile of the data, and what is around it where a place is not inside, into scratch."""
+        tile = Tile(self.windows.kind, axes)
         value, kept, zero = self.names.new("v"), self.names.new("v"), self.names.new("zero")
         at = tuple((name, self.sizes.of(step)) for (name, _, _), step in places)
         body.append(Load(value, tile, "x", index, at=at))
         if places:
             inside = self._all_inside(body, places)
-            body += [Fill(zero, Tile(self.windows.sum), 0), Map(kept, tile, "select", (inside, value, zero))]
+            fill = Fill(zero, Tile(self.windows.kind), self.windows.fill)
+            body += [fill, Map(kept, tile, "select", (inside, value, zero))]
         body.append(Store("scratch", to, kept if places else value))
 
     def _all_inside(self, body: list[Statement], places: list[tuple[Bounded, Dim]]) -> str:

@@ -2,10 +2,7 @@
 
 A constant right side is packed in panels once, behind a cast, too; any other is read as it lies, batch by batch.
 Where the machine multiplies pairs of bf16 or fours of bytes that lie side by side in a word (`dots`), both sides are
-read as words: the right side is packed so, and rows of the left side lie so already.
-
-    bytes are multiplied unsigned by signed: where both are of one kind, the left side is moved by 128 into the other
-    range, Σ x · w = Σ (x ± 128) · w ∓ 128 · Σ w, and the sums of w's columns are packed in front of its panels.
+read as words (`lower/words.py`): the right side is packed so, and rows of the left side lie so already.
 
 Rows are taken in full tiles, and what is left in tiles of 4, 2 and 1, so that one row costs one row. Panels
 are as wide as divides the columns evenly among two threads: of 128 columns, three panels of 48 would give one thread
@@ -17,8 +14,8 @@ Where there are more rows than columns, and the right side stays in the second c
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Set
-from dataclasses import dataclass, replace
+from collections.abc import Set
+from dataclasses import replace
 
 from tierup.ir.dims import DimBuilder
 from tierup.ir.graph import Graph, ValueId, Weights
@@ -45,7 +42,7 @@ from tierup.lower.tile import (
 )
 from tierup.lower.views import View, Views, row_major
 from tierup.lower.windows import Spot
-from tierup.plan.packing import SUMMED, WORDS
+from tierup.lower.words import Words, words_for
 from tierup.plan.products import Right, constant_right
 from tierup.plan.regions import Region
 
@@ -62,7 +59,6 @@ _WIDTHS = (3, 4, 2, 1.5, 1)
 _CACHED_BYTES = 512 * 1024  # of a right side that rows come back to: half of the second cache
 _MANY_ROWS = 64
 _OPEN_VECTORS = 2  # for columns known only in the call, which may be few
-_FLIPS = -0x7F7F7F80  # 0x80808080: moves each byte of a word by 128
 _THREADS = 2  # at least; what is even for two is even enough for more
 _WORK_FLOPS = 60_000  # less is not worth a fork-join of about 0.3 µs at 230 GFLOP/s
 
@@ -72,18 +68,6 @@ def lower_matmul(
 ) -> Kernel:
     """The kernel of a matmul region; `dots` are the maps of words that the machine has instructions for."""
     return _Matmul(graph, weights, region, dims, lanes, dots).kernel()
-
-
-@dataclass(frozen=True)
-class _Words:
-    """How a product is computed on words: the map, how many elements a word has, the form of the packed side, whether
-    that is the first argument, and whether the left side's bytes are moved by 128."""
-
-    op: str
-    group: int
-    form: str
-    swapped: bool = False
-    moved: bool = False
 
 
 class _Matmul:
@@ -149,17 +133,13 @@ class _Matmul:
         merged = views.reshaped(self._input(0), (self._m, self._k))
         return merged, views.of(self._input(1))
 
-    def _as_words(self, dots: Set[str]) -> _Words | None:
+    def _as_words(self, dots: Set[str]) -> Words | None:
         """How to compute on words; None where the machine or the sizes do not allow it."""
         left, right = self._dtype(self._input(0)), self._dtype(self._input(1))
-        found = None
-        if left is right is DType.BF16 and self._dtype(self._output()) is DType.F32:
-            found = _Words("dot_bf16", WORDS["bf16"], "bf16")
-        elif {left, right} <= {DType.I8, DType.U8} and self._dtype(self._weight) is right:
-            moved = left is right
-            found = _Words("dot_bytes", WORDS[SUMMED], SUMMED if moved else "bytes", right is DType.U8, moved)
-        fits = found is not None and found.op in dots and isinstance(self._k, int) and self._k % found.group == 0
-        return found if fits else None
+        found = words_for(left, right, self._dtype(self._output()), dots)
+        if found is None or not isinstance(self._k, int) or self._k % found.group:
+            return None
+        return found if right is DType.BF16 or self._dtype(self._weight) is right else None
 
     def _row_width(self, lanes: int) -> int:
         """The width of panels where threads divide the rows: what computes the fewest columns too many, the best tile
@@ -267,7 +247,7 @@ class _Matmul:
 
     def _right_index(self, k: str) -> Index:
         if self._packed:
-            first = int(self._words is not None and self._words.moved)  # the row of sums
+            first = 0 if self._words is None else self._words.ahead
             rows = self._sizes.of(self._dims.add(self._steps, first))
             return Index((("j", 1), (k, self._width)), first * self._width, (("j", rows),))
         if self._turned:
@@ -331,7 +311,7 @@ class _Matmul:
         loads = (_shifted(load, k, block, begin, each, self._sizes, self._dims) for load in (right, left))
         add: tuple[Statement, ...] = (Map(new, tile, "fma", (a, b, old)),)
         if self._words is not None:
-            add = tuple(self._word_dot(self._words, new, tile, left, right, old))
+            add = tuple(self._words.dot(self._names, new, tile, left, right, old))
         elif summed:
             add = (Dot(new, tile, a, b, old, k),)
         loop = Loop(k, self._sizes.of(length), split, (*loads, *add), ((old, start),), (new,), (sums,))
@@ -341,15 +321,6 @@ class _Matmul:
         total = self._names.new("total")
         body.append(Reduce(total, Tile(self._sum, (i, "j")), "sum", sums, k))
         return self._plus_sums(body, i, total)
-
-    def _word_dot(self, words: _Words, new: str, tile: Tile, left: Load, right: Load, old: str) -> Iterator[Statement]:
-        """One step of a sum, on words."""
-        a = left.out
-        if words.moved:
-            flips, a = self._names.new("flips"), self._names.new("a")
-            yield Fill(flips, Tile(DType.I32), _FLIPS)
-            yield Map(a, left.type, "xor", (left.out, flips))
-        yield Map(new, tile, words.op, (right.out, a, old) if words.swapped else (a, right.out, old))
 
     def _plus_sums(self, body: list[Statement], i: str, total: str) -> str:
         """What the sums lack because the left side was moved."""

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass, replace
+
+import numpy as np
 
 from tierup.ir.dims import DimBuilder
 from tierup.ir.graph import Graph, ValueId, Weights
@@ -56,7 +59,11 @@ class Spot:
 
 
 class Windows:
-    """A conv region: its data as a view, its windows, and the dims of its result."""
+    """A conv region: its data as a view, its windows, and the dims of its result.
+
+    `kind` is what data and weights are read as, `fill` what lies around the data. In words of several channels that
+    lie side by side, `channels`, places and strides count words.
+    """
 
     def __init__(self, graph: Graph, weights: Weights, region: Region, dims: DimBuilder) -> None:
         node = graph.nodes[region.nodes[0]]
@@ -65,7 +72,8 @@ class Windows:
         assert matrix is not None
         self.graph, self.dims = graph, dims
         view = _data(Views(graph, weights, dims), data, region.domain[-1])
-        self.matrix, self.group = matrix, int(node.attrs["group"])
+        self.data, self.matrix, self.group = data, matrix, int(node.attrs["group"])
+        self.fill = int(node.attrs.get("fill", 0))
         self.transformed = node.attrs["algorithm"] == "winograd"
         channels, results = view.shape[-1], region.domain[-1]
         assert isinstance(channels, int)
@@ -82,17 +90,38 @@ class Windows:
             for a in range(n)
         ]  # fmt: skip
         # axes of one place count for nothing: a row is a row whichever axis it lies along
-        kept = [a for a in range(n) if not axes[a].is_single] or [n - 1]
-        self.axes = [axes[a] for a in kept]
-        self.view, self.domain = _without(view, kept), (region.domain[0], *(axis.count for axis in self.axes), results)
+        self._kept = [a for a in range(n) if not axes[a].is_single] or [n - 1]
+        self.axes = [axes[a] for a in self._kept]
+        self.view = _without(view, self._kept)
+        self.domain = (region.domain[0], *(axis.count for axis in self.axes), results)
         stored = self.dtype(node.outputs[0])
-        self.sum = DType.F32 if stored in (DType.F16, DType.BF16) else stored
+        self.kind = self.sum = DType.F32 if stored in (DType.F16, DType.BF16) else stored
+
+    def in_words(self, group: int) -> Windows:
+        """The same with `group` channels in each word. Where what is behind the data does not lie so, it is read
+        itself."""
+        found, view = copy(self), self.view
+        sizes = (*view.strides[:-1], view.offset)
+        if view.strides[-1] != 1 or not all(isinstance(size, int) and size % group == 0 for size in sizes):
+            whole = self._type(self.data).shape
+            assert whole is not None
+            view = _without(View(self.data, whole, row_major(whole, self.dims)), self._kept)
+        in_words = [self.dims.floordiv(size, group) for size in (*view.strides[:-1], view.offset)]
+        found.channels = self.channels // group
+        found.view = View(view.base, (*view.shape[:-1], found.channels), (*in_words[:-1], 1), in_words[-1])
+        found.axes = [replace(axis, step=step) for axis, step in zip(self.axes, in_words[1:-1], strict=True)]
+        found.kind = DType.I32
+        found.fill = int(np.array([self.fill % 256] * 4, np.uint8).view(np.int32)[0])
+        return found
 
     def dtype(self, value: ValueId | None) -> DType:
+        return self._type(value).dtype
+
+    def _type(self, value: ValueId | None) -> TensorType:
         assert value is not None
         type = self.graph.type(value)
         assert isinstance(type, TensorType)
-        return type.dtype
+        return type
 
     def spot(self, sizes: Sizes, row: str, *, grouped: bool) -> Spot:
         """The place of results in rows `row` and columns j, of a group g or of all, inside the loops n, o0, o1, ..."""

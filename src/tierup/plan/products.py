@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
 
 from tierup.ir.graph import Graph, Node, ValueId
@@ -18,6 +18,7 @@ _KINDS = {"core.matmul": "matmul", "core.matmul_blocks": "matmul", "core.conv_la
 def products(graph: Graph) -> list[Region]:
     """A region for every product that can be compiled; none share a node."""
     uses = users(graph)
+    small = _Bytes(graph, uses)
     taken: set[int] = set()
     regions = []
     for index, node in enumerate(graph.nodes):
@@ -29,7 +30,7 @@ def products(graph: Graph) -> list[Region]:
         kind = _KINDS.get(node.op)
         if kind is not None and index not in taken and legality(graph, node) is None:
             domain = shape_of(tensor(graph, node.outputs[0]))
-            nodes = tuple(_with_epilogue(graph, uses, index, domain, taken))
+            nodes = tuple(_with_epilogue(graph, uses, small, index, domain, taken))
             taken.update(nodes)
             regions.append(Region(kind, nodes, domain))
     return regions
@@ -46,12 +47,12 @@ def users(graph: Graph) -> dict[ValueId, list[int]]:
 
 
 def _with_epilogue(
-    graph: Graph, uses: dict[ValueId, list[int]], product: int, domain: Shape, taken: set[int]
+    graph: Graph, uses: dict[ValueId, list[int]], small: _Bytes, product: int, domain: Shape, taken: set[int]
 ) -> Iterator[int]:
     """The product, and maps that read nothing but its results and what lies outside; one value leaves.
 
     Maps are taken up to a point at which a single value is still in use: what gelu computes from its argument in two
-    ways comes together again.
+    ways comes together again. What a map reads beside them may be computed from bytes: then so it is here.
     """
     nodes, best = [product], [product]
     by_row = _KINDS[graph.nodes[product].op] == "matmul"  # whose rows lie one after the other
@@ -63,13 +64,44 @@ def _with_epilogue(
         node = graph.nodes[index]
         if index in taken or not _is_epilogue(graph, node, inside, domain, by_row):
             break
-        nodes.append(index)
-        inside.update(node.outputs)
+        for added in (*small.behind(index, taken.union(nodes), domain, by_row), index):
+            nodes.append(added)
+            inside.update(graph.nodes[added].outputs)
         pending.update(use for value in node.outputs if value is not None for use in uses.get(value, ()))
         pending -= set(nodes)
         if len(_leaving(graph, uses, nodes)) == 1:
             best = list(nodes)
     return iter(best)
+
+
+class _Bytes:
+    """Finds maps that lead from bytes to floats and that one node alone needs: it reads the bytes instead."""
+
+    def __init__(self, graph: Graph, uses: dict[ValueId, list[int]]) -> None:
+        self._graph, self._uses = graph, uses
+        self._producers = {node.outputs[0]: index for index, node in enumerate(graph.nodes)}
+
+    def behind(self, reader: int, taken: Set[int], domain: Shape, by_row: bool) -> Iterator[int]:
+        """The maps behind what a node reads, in order."""
+        for value in dict.fromkeys(self._graph.nodes[reader].inputs):
+            chain: list[int] = []
+            at, user = value, reader
+            while at is not None and not self._is_bytes(at):
+                index = self._producers.get(at)
+                alone = self._uses[at] == [user] and at not in self._graph.outputs
+                if index is None or index in taken or not alone:
+                    break
+                node = self._graph.nodes[index]
+                whole = [given for given in node.inputs if shape_of(tensor(self._graph, given)) == domain]
+                if len(whole) != 1 or not _is_epilogue(self._graph, node, set(), domain, by_row):
+                    break
+                chain.append(index)
+                (at,), user = whole, index
+            else:
+                yield from reversed(chain)
+
+    def _is_bytes(self, value: ValueId) -> bool:
+        return tensor(self._graph, value).dtype in (DType.I8, DType.U8)
 
 
 def _leaving(graph: Graph, uses: dict[ValueId, list[int]], nodes: list[int]) -> list[ValueId]:

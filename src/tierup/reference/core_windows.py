@@ -63,8 +63,11 @@ def conv(node: Node, x: Array, w: Array, pads: Array) -> Array:
     """As `onnx.Conv` computes it: call-outs of compiled plans spend most of their time here."""
     if pads.min(initial=0) < 0:
         raise ValueError(f"pads must not be negative: {pads.tolist()}")
+    if node.attrs.get("fill", 0):
+        x, pads = _padded(x, pads, node.attrs["fill"]), np.zeros_like(pads)
     attrs = Attrs({**node.attrs, "pads": tuple(pads.tolist())})
-    return _back(convolve(attrs, _wide(x), _wide(w)), x)
+    result = convolve(attrs, _wide(x), _wide(w))
+    return result if "to" in node.attrs else _back(result, x)
 
 
 def conv_last(node: Node, x: Array, w: Array, pads: Array) -> Array:

@@ -25,7 +25,8 @@ _HEAVY = frozenset({
     "onnx.MatMul", "onnx.Gemm", "onnx.Einsum", "onnx.Conv", "onnx.ConvTranspose", "onnx.Det", "onnx.Attention",
     "onnx.MatMulInteger", "onnx.ConvInteger",
 })  # fmt: skip
-
+# Folded once it is core ops: until then, products may want its bytes and its scales (rules/quantised.py).
+_WHOLE = frozenset({"onnx.DequantizeLinear"})
 
 _DEPTH = 4  # nodes that were too large to fold by themselves, in a chain that ends in something small
 _WIDTH = 64  # values in such a chain
@@ -55,7 +56,12 @@ def fold(out: Rewriter, node: Node) -> Values | None:
 
 
 def _foldable(node: Node) -> bool:
-    return not node.graphs and node.op.startswith(("core.", "onnx.", "ml.", "ms.")) and is_pure(node)
+    return (
+        not node.graphs
+        and node.op not in _WHOLE
+        and node.op.startswith(("core.", "onnx.", "ml.", "ms."))
+        and is_pure(node)
+    )
 
 
 def constant_bytes(out: Rewriter, value: ValueId) -> int | None:

@@ -17,7 +17,9 @@ from tierup.rewrite.merge import merge
 from tierup.rewrite.narrow import narrow
 from tierup.rewrite.rules import simpler
 from tierup.rewrite.rules.layout import channels_last
+from tierup.rewrite.rules.quantised import byte_products, byte_tensors
 from tierup.rewrite.rules.reforms import padded_pool, reformed
+from tierup.rewrite.rules.words import whole_words
 from tierup.rewrite.tails import sink_tails
 from tierup.rewrite.walk import walk
 
@@ -88,16 +90,23 @@ def narrow_products(graph: Graph, weights: Weights, assume: Assumptions | None =
     return walk(graph, weights, (narrow, merge), assume).graph
 
 
-def lower_to_core(graph: Graph, weights: Weights, assume: Assumptions | None = None) -> Graph:
+def lower_to_core(
+    graph: Graph, weights: Weights, assume: Assumptions | None = None, *, on_words: bool = False
+) -> Graph:
     """The graph that is planned and compiled: core ops, simplified, in bodies too.
 
-    With `assume`, it computes the same as `graph` in those calls in which everything assumed there holds.
+    With `assume`, it computes the same as `graph` in those calls in which everything assumed there holds. With
+    `on_words`, for machines that multiply four bytes in a word at once, quantised products are products of bytes.
     """
     graph = simplify(graph, weights, assume)  # constants stand where the decompositions look for axes and shapes
     graph = tighten(graph, weights, assume)
     graph = settle_ranks(graph, weights, assume)
+    for rule in (byte_tensors, byte_products) if on_words else ():
+        graph = walk(graph, weights, (rule,), assume).graph
     graph = decompose(graph, weights, assume)  # core ops, and those that stay whole with a reason
     graph = simplify(graph, weights, assume)  # sizes are numbers where they can be
     for rule in (reformed, channels_last, padded_pool):  # what has no kernel, as what has one
         graph = walk(graph, weights, (rule,), assume).graph
+    if on_words:
+        graph = walk(graph, weights, (whole_words(graph),), assume).graph
     return simplify(graph, weights, assume)  # what the decompositions wrote too carefully is gone

@@ -85,11 +85,10 @@ def compile_plan(
     tile programs, by digest, that may not serve, and why: in the open function the reference stands in for them, and
     functions with closed sizes that would need one are left out.
     """
-    narrowed = precision == "bf16" and "dot_bf16" in target.dots
     compiler = KernelCompiler(weights, target, refused)
     if refused:
         signatures = [
-            s for s in signatures if _is_allowed(imported, s, KernelCompiler(weights, target, refused), narrowed)
+            s for s in signatures if _is_allowed(imported, s, KernelCompiler(weights, target, refused), precision)
         ]
     chooser = Assembler("choose", len(imported.values))
     if signatures:
@@ -98,7 +97,7 @@ def compile_plan(
     for signature in (None, *signatures):
         graph = imported if signature is None else close_sizes(imported, weights, signature)
         compiler.written.clear()
-        numbers.append(compiler.compiled(_prepare(graph, weights, narrowed)))
+        numbers.append(compiler.compiled(_prepare(graph, weights, target, precision)))
         outermost, *inner = compiler.written
         bodies = tuple(_described(body, None) for body in inner)
         functions.append(replace(_described(outermost, signature), bodies=bodies))
@@ -109,10 +108,10 @@ def compile_plan(
     return Compiled(plan, tuple(compiler.programs), tuple(functions), tuple(compiler.stand_ins))
 
 
-def _is_allowed(imported: Graph, signature: Signature, compiler: KernelCompiler, narrowed: bool) -> bool:
+def _is_allowed(imported: Graph, signature: Signature, compiler: KernelCompiler, precision: str) -> bool:
     """Whether the function of a signature gets along without kernels that were refused."""
     weights = compiler.weight_table
-    compiler.compiled(_prepare(close_sizes(imported, weights, signature), weights, narrowed))
+    compiler.compiled(_prepare(close_sizes(imported, weights, signature), weights, compiler.target, precision))
     return not compiler.stand_ins
 
 
@@ -123,10 +122,10 @@ def _described(written: KernelFunction, signature: Signature | None) -> Function
     )
 
 
-def _prepare(graph: Graph, weights: Weights, narrowed: bool) -> Part:
+def _prepare(graph: Graph, weights: Weights, target: Target, precision: str) -> Part:
     assume = Assumptions(graph)
-    core = lower_to_core(graph, weights, assume)
-    if narrowed:
+    core = lower_to_core(graph, weights, assume, on_words="dot_bytes" in target.dots)
+    if precision == "bf16" and "dot_bf16" in target.dots:
         core = narrow_products(core, weights, assume)
     return Part(core, cut(core, weights), tuple(assume.pairs), graph)
 

@@ -32,8 +32,9 @@ from tierup.runtime.standins import StandIn, Unit, results_of, with_stand_ins
 from tierup.store.objects import program_digest
 
 _HEAP, _ARENA = 0, 1
+_ON_WORDS = {"matmul": lower_matmul, "conv": lower_conv}
 _LOWERINGS = {
-    "rows": lower_rows, "conv": lower_conv, "attention": lower_attention, "known": lower_known,
+    "rows": lower_rows, "attention": lower_attention, "known": lower_known,
     "recurrent": lower_recurrent, "scan": lower_scan, "scatter": lower_scatter,
 }  # fmt: skip
 
@@ -283,8 +284,8 @@ class KernelFunction(FunctionCompiler):
 
     def _lower(self, region: Region) -> Kernel:
         target, weights = self.compiler.target, self.compiler.weight_table
-        if region.kind == "matmul":
-            return lower_matmul(self.graph, weights, region, self._dims, target.lanes, target.dots)
+        if region.kind in _ON_WORDS:
+            return _ON_WORDS[region.kind](self.graph, weights, region, self._dims, target.lanes, target.dots)
         return _LOWERINGS[region.kind](self.graph, weights, region, self._dims, target.lanes)
 
     def _type(self, value: ValueId) -> TensorType:

@@ -197,13 +197,18 @@ OPS: tuple[Op, ...] = (
             rules.matmul_blocks,
             "matrix product of f32 by small integers, each `block` of their rows with a scale for each column",
         ),
-        ("conv", rules.conv, "convolution of x[N, C, ...] by w[M, C / group, ...] with the value pads; bytes give i32"),
+        (
+            "conv",
+            rules.conv,
+            "convolution of x[N, C, ...] by w[M, C / group, ...] with the value pads; bytes give i32, and around them "
+            "lies `fill`",
+        ),
         (
             "conv_last",
             rules.conv_last,
             "convolution of x[N, ..., C] by w[kernel places * C / group, M], place by place of `kernel_shape`, with "
-            "the value pads; channels last on both sides; bytes give i32; `algorithm` is direct or winograd: what "
-            "rounding the sums may have",
+            "the value pads; channels last on both sides; bytes give i32, and around them lies `fill`; bf16 answers in "
+            "f32 where `to` says so; `algorithm` is direct or winograd: what rounding the sums may have",
         ),
         (
             "conv_transpose",

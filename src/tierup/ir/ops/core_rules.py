@@ -365,6 +365,15 @@ def _dot_dtype(ctx: Infer) -> DType:
     return dtype
 
 
+def _wide_dtype(ctx: Infer, dtype: DType) -> DType:
+    """What a product answers in: f32 where it says so of bf16."""
+    if "to" not in ctx.attrs:
+        return dtype
+    if dtype is not DType.BF16 or ctx.attrs["to"] != DType.F32.code:
+        raise InferError(f"a product of {dtype!r} cannot answer in dtype number {ctx.attrs['to']}")
+    return DType.F32
+
+
 def _agree(a: Dim, b: Dim, what: str) -> None:
     if isinstance(a, int) and isinstance(b, int) and a != b:
         raise InferError(f"{what}: {a} is not {b}")
@@ -376,12 +385,7 @@ def matmul(ctx: Infer) -> list[Out]:
         raise InferError("both sides of a matmul must have at least two axes")
     _agree(a[-1], b[-2], "the columns of the left side must be the rows of the right side")
     batch = ctx.broadcast(a[:-2], b[:-2]) or ()
-    dtype = _dot_dtype(ctx)
-    if "to" in ctx.attrs:
-        if dtype is not DType.BF16 or ctx.attrs["to"] != DType.F32.code:
-            raise InferError(f"a product of {dtype!r} cannot answer in dtype number {ctx.attrs['to']}")
-        dtype = DType.F32
-    return [Out(dtype, (*batch, a[-2], b[-1]))]
+    return [Out(_wide_dtype(ctx, _dot_dtype(ctx)), (*batch, a[-2], b[-1]))]
 
 
 def matmul_blocks(ctx: Infer) -> list[Out]:
@@ -426,7 +430,15 @@ def conv(ctx: Infer) -> list[Out]:
         window(ctx.dims, x[2 + i], w[2 + i], strides[i], dilations[i], (pads[i], pads[spatial + i]))
         for i in range(spatial)
     )
-    return [Out(_dot_dtype(ctx), (x[0], w[0], *sizes))]
+    return [Out(_conv_dtype(ctx), (x[0], w[0], *sizes))]
+
+
+def _conv_dtype(ctx: Infer) -> DType:
+    """As a product's. What is around the data stands for zero: another number than 0 only around bytes."""
+    dtype = _dot_dtype(ctx)
+    if ctx.attrs.get("fill", 0) and (dtype is not DType.I32 or ctx.attrs["group"] != 1):
+        raise InferError("only a convolution of bytes in one group takes another number than 0 for its padding")
+    return _wide_dtype(ctx, dtype)
 
 
 def conv_last(ctx: Infer) -> list[Out]:
@@ -442,7 +454,7 @@ def conv_last(ctx: Infer) -> list[Out]:
         window(ctx.dims, x[1 + i], kernel[i], strides[i], dilations[i], (pads[i], pads[spatial + i]))
         for i in range(spatial)
     )
-    return [Out(_dot_dtype(ctx), (x[0], *sizes, w[1]))]
+    return [Out(_conv_dtype(ctx), (x[0], *sizes, w[1]))]
 
 
 def conv_transpose(ctx: Infer) -> list[Out]:

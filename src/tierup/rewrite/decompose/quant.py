@@ -165,10 +165,12 @@ def accumulate(b: Core, x: ValueId, x_zero: ValueId | None, y: ValueId, y_zero: 
 
 
 def _centred_bytes(b: Core, y: ValueId, y_zero: ValueId | None) -> tuple[ValueId, ValueId | None]:
-    """A constant matrix less its zero points, where that still fits bytes: then no sums of rows are needed."""
+    """Constant weights less their zero points, where that still fits bytes: then no sums of the data are needed."""
     whole, zero = b.out.constant(y), None if y_zero is None else b.out.constant(y_zero)
-    if whole is None or zero is None or whole.ndim != 2 or whole.dtype not in (np.int8, np.uint8) or not zero.any():
+    if whole is None or zero is None or whole.ndim < 2 or whole.dtype not in (np.int8, np.uint8) or not zero.any():
         return y, y_zero
+    if zero.size > 1 and whole.ndim > 2:  # of a convolution: one for each result
+        zero = zero.reshape(-1, *(1,) * (whole.ndim - 1))
     difference = whole.astype(np.int16) - zero.astype(np.int16)
     if difference.min(initial=0) < -128 or difference.max(initial=0) > 127:
         return y, y_zero
@@ -215,13 +217,17 @@ def _conv_accumulate(
     b: Core, attrs: Attrs, x: ValueId, x_zero: ValueId | None, w: ValueId, w_zero: ValueId | None
 ) -> ValueId:
     """The convolution of x - x_zero by w - w_zero as i32; padding stands for real zeros, and so for x_zero."""
+    w, w_zero = _centred_bytes(b, w, w_zero)
     x_zero, w_zero = unless_zero(b, x_zero), unless_zero(b, w_zero)
     rank, group = b.rank(x), int(attrs.get("group", 1))
     pads = conv_pads(b, attrs, b.shape(x)[2:], b.shape(w)[2:])
-    if x_zero is not None and any(pad != (0, 0) for pad in pads):
+    options = {"group": group, **steps(attrs, rank - 2)}
+    around = None if x_zero is None else b.out.constant(x_zero)
+    if around is not None and around.size == 1 and group == 1 and {b.dtype(x), b.dtype(w)} <= _BYTES:
+        options["fill"] = int(around.reshape(()))
+    elif x_zero is not None and any(pad != (0, 0) for pad in pads):
         x = b.op("pad", x, pads_value(b, [(0, 0), (0, 0), *pads]), b.reshape(x_zero, ()), mode="constant")
         pads = [(0, 0)] * len(pads)
-    options = {"group": group, **steps(attrs, rank - 2)}
     total = b.op("conv", x, w, pads_value(b, pads), **options)
     p = None if x_zero is None else b.cast(b.reshape(x_zero, ()), DType.I32)
     if p is not None:

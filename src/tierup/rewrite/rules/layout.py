@@ -100,6 +100,8 @@ def _convolution(out: Rewriter, node: Node) -> Values | None:
     dilations = tuple(node.attrs["dilations"])
     algorithm = "winograd" if _is_for_winograd(b, w, (kernel, strides, dilations, group)) else "direct"
     attrs = {"group": group, "strides": strides, "dilations": dilations, "algorithm": algorithm}
+    if node.attrs.get("fill", 0):
+        attrs["fill"] = node.attrs["fill"]
     return [_first(b, b.op("conv_last", data, matrix, pads, kernel_shape=kernel, **attrs))]
 
 

@@ -1,0 +1,96 @@
+"""Convolutions on words of bytes and of bf16: the interpreter of tile programs against the reference."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.lower.cuts import CutRun
+from tests.rewrite.graphs import Build, const, ints, made
+
+from tierup.ir.build import GraphBuilder
+from tierup.ir.types import DType
+from tierup.lower.text import print_program
+from tierup.reference.evaluate import evaluate
+
+DOTS = frozenset(("dot_bytes", "dot_bf16"))
+RANDOM = np.random.default_rng(3)
+KINDS = {"u8": (DType.U8, np.uint8, 0, 256), "i8": (DType.I8, np.int8, -128, 128)}
+
+
+def numbers(kind: str, *shape: int) -> Any:
+    _, made, low, high = KINDS[kind]
+    return RANDOM.integers(low, high, shape).astype(made)
+
+
+def conv(data: str, weight: str, sizes: tuple[Any, ...], columns: int, **attrs: Any) -> Build:
+    kernel = attrs["kernel_shape"]
+    around = attrs.pop("pads", (0,) * 2 * len(kernel))
+    step = {"strides": (1,) * len(kernel), "dilations": (1,) * len(kernel), "group": 1, "algorithm": "direct"}
+
+    def build(b: GraphBuilder) -> int:
+        x = b.open_input(KINDS[data][0], sizes)
+        w = const(b, numbers(weight, int(np.prod(kernel)) * sizes[-1], columns), KINDS[weight][1])
+        return b.op("core.conv_last", x, w, ints(b, *around), **{**step, **attrs})
+
+    return build
+
+
+def run(build: Build, *feeds: Any) -> str:
+    """The program; what it computes is what the reference does."""
+    graph, weights = made(build)
+    done = CutRun(graph, weights, list(feeds), DOTS)
+    (got,), (wanted,) = done.outputs(), evaluate(graph, weights, list(feeds))
+    np.testing.assert_array_equal(got, wanted)
+    assert got.dtype == wanted.dtype
+    ((_, kernel),) = done.kernels
+    return print_program(kernel.program)
+
+
+GEOMETRIES: list[tuple[tuple[Any, ...], int, dict[str, Any]]] = [
+    ((2, 5, 7, 8), 9, {"kernel_shape": (3, 3), "pads": (1, 1, 1, 1)}),
+    ((1, 6, 9, 4), 6, {"kernel_shape": (3, 2), "strides": (2, 2), "pads": (1, 0, 2, 1)}),
+    ((1, 6, 9, 4), 17, {"kernel_shape": (3, 3), "dilations": (2, 2)}),
+    ((1, 5, 6, 12), 5, {"kernel_shape": (1, 1), "strides": (2, 2)}),
+    ((2, 11, 8), 5, {"kernel_shape": (4,), "pads": (2, 3)}),
+    ((2, "h", "w", 8), 7, {"kernel_shape": (3, 3), "pads": (1, 1, 1, 1)}),
+]
+
+
+@pytest.mark.parametrize("fill", [0, 5])
+@pytest.mark.parametrize("weight", ["i8", "u8"])
+@pytest.mark.parametrize("data", ["u8", "i8"])
+@pytest.mark.parametrize(("sizes", "columns", "attrs"), GEOMETRIES)
+def test_words_of_bytes(
+    sizes: tuple[Any, ...], columns: int, attrs: dict[str, Any], data: str, weight: str, fill: int
+) -> None:
+    shape = [{"h": 5, "w": 6}.get(size, size) for size in sizes]
+    text = run(conv(data, weight, sizes, columns, **attrs, **({"fill": fill} if fill else {})), numbers(data, *shape))
+    assert "dot_bytes" in text
+    assert ("xor" in text) == (data == weight)
+
+
+def test_a_negative_fill() -> None:
+    build = conv("i8", "i8", (1, 4, 5, 4), 6, kernel_shape=(3, 3), pads=(1, 1, 1, 1), fill=-128)
+    run(build, numbers("i8", 1, 4, 5, 4))
+
+
+def test_channels_that_fill_no_words_are_multiplied_one_by_one() -> None:
+    build = conv("u8", "i8", (1, 4, 5, 6), 6, kernel_shape=(3, 3), pads=(1, 1, 1, 1), fill=9)
+    assert "dot_bytes" not in run(build, numbers("u8", 1, 4, 5, 6))
+
+
+def test_channels_that_lie_apart_are_read_where_they_were_put_side_by_side() -> None:
+
+    def build(b: GraphBuilder) -> int:
+        x = b.open_input(DType.U8, (1, 8, 4, 5))
+        w = const(b, numbers("i8", 72, 6), np.int8)
+        attrs = {"strides": (1, 1), "dilations": (1, 1), "group": 1, "algorithm": "direct", "kernel_shape": (3, 3)}
+        return b.op("core.conv_last", b.op("core.transpose", x, perm=(0, 2, 3, 1)), w, ints(b, 1, 1, 1, 1), **attrs)
+
+    graph, weights = made(build)
+    x = numbers("u8", 1, 8, 4, 5)
+    done = CutRun(graph, weights, [x], DOTS)
+    np.testing.assert_array_equal(done.outputs()[0], evaluate(graph, weights, [x])[0])
+    assert any("dot_bytes" in print_program(kernel.program) for _, kernel in done.kernels)

@@ -92,8 +92,10 @@ class _Bytes:
                 if index is None or index in taken or not alone:
                     break
                 node = self._graph.nodes[index]
+                if not _is_epilogue(self._graph, node, set(), domain, by_row):
+                    break
                 whole = [given for given in node.inputs if shape_of(tensor(self._graph, given)) == domain]
-                if len(whole) != 1 or not _is_epilogue(self._graph, node, set(), domain, by_row):
+                if len(whole) != 1:
                     break
                 chain.append(index)
                 (at,), user = whole, index

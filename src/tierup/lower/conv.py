@@ -100,8 +100,9 @@ class _Conv:
         self._terms = windows.channels * prod(axis.kernel for axis in windows.axes)
         dense = windows.view.strides[-1] == 1
         padded = any(axis.padded for axis in windows.axes)
+        planar = not dense and not self._flat and self._last.step == 1  # to interleave them costs more than to read so
         copied = Copied(
-            windows, self._outer, self._last, self._span(), self._lanes, self._names, self._sizes, self._flat
+            windows, self._outer, self._last, self._span(), self._lanes, self._names, self._sizes, self._flat, planar
         )
         self._copied = copied if padded or not dense else None
         self._packed = windows.group == 1 and windows.matrix in dict(graph.weights)
@@ -205,8 +206,8 @@ class _Conv:
             step = steps.get(f"t{a}", windows.scaled(axis.step, axis.dilation))
             if axis.kernel > 1:
                 yield f"t{a}", axis.kernel, step, prod(kernels[a + 1 :]) * channels
-        place = channels if self._copied else last.step
-        within = 1 if self._copied else windows.view.strides[-1]
+        place = self._copied.place_step if self._copied else last.step
+        within = self._copied.channel_step if self._copied else windows.view.strides[-1]
         alone = prod(kernels[:-1]) == 1
         if last.dilation == 1 and place == channels and within == 1 and not (alone and self._terms > _BLOCK):
             yield "k", last.kernel * channels, 1, 1
@@ -286,5 +287,5 @@ class _Conv:
             entries += [(f"o{a}", windows.scaled(axis.step, axis.stride)) for a, axis in enumerate(self._outer)]
             entries.append((row, windows.scaled(self._last.step, self._last.stride)))
             return self._index(entries, windows.view.offset)
-        copied = self._sized([*taps, (row, self._last.stride * windows.channels)])
+        copied = self._sized([*taps, (row, self._last.stride * self._copied.place_step)])
         return Index(copied, 0, ((row, 0),) if self._flat else ())

@@ -22,8 +22,8 @@ class Copied:
     """The rows under one piece of the results: of each of the `outer` axes, as many as its kernel has, from that of
     the loop o0, o1, ...; of the last axis `span` places, from the first window of the loop i if it is `flat`.
 
-    Element [t0, t1, ..., place, channel] lies in scratch in that order, from `offset` on. All inside the loops n and,
-    with several groups, g.
+    Element [t0, t1, ..., place, channel] lies in scratch in that order, from `offset` on; `planar`: place behind
+    channel, for data whose channels lie apart. All inside the loops n and, with several groups, g.
     """
 
     windows: Windows
@@ -34,6 +34,16 @@ class Copied:
     names: Names
     sizes: Sizes
     flat: bool = False
+    planar: bool = False
+
+    @property
+    def place_step(self) -> int:
+        """How far apart places of a row lie in scratch."""
+        return 1 if self.planar else self.windows.channels
+
+    @property
+    def channel_step(self) -> Dim:
+        return self.span if self.planar else 1
 
     @property
     def row_elems(self) -> Dim:
@@ -135,8 +145,8 @@ class Copied:
         offset = dims.sub(windows.view.offset, self.last.before)
         entries = [*self._fixed(), *self._unpadded_taps(), ("c", windows.view.strides[-1]), ("p", 1)]
         copied: list[Statement] = []
-        target = Index((*self._sized(self.row_steps()), ("p", windows.channels), ("c", 1)))
-        self._moved(copied, ("c", "p"), self._index(entries, offset), rows, target)
+        steps = [*self.row_steps(), ("p", self.place_step), ("c", self.channel_step)]
+        self._moved(copied, ("c", "p"), self._index(entries, offset), rows, Index(self._sized(steps)))
         channels = Loop("c", self._channels(), 1, tuple(copied))
         body.append(Loop("p", self.sizes.of(end), self.lanes, (channels,), begin=self.sizes.of(self.last.before)))
 

@@ -74,8 +74,7 @@ class _Depthwise:
         buffers = [Buffer("x", windows.dtype(windows.view.base)), Buffer("w", windows.dtype(windows.matrix))]
         buffers += [Buffer(name, windows.dtype(value)) for value, name in self._epilogue.operands.items()]
         buffers.append(Buffer("out", windows.dtype(self._epilogue.result), "out"))
-        steps = [("n", windows.domain[0], 1), *((f"o{a}", axis.count, 1) for a, axis in enumerate(self._outer))]
-        steps.append(("b", self._channels, self._block) if self._block else ("j", self._channels, self._width))
+        steps = list(self._steps())
         grid = tuple(Grid(axis, self._sizes.of(extent), step) for axis, extent, step in steps)
         program = TileProgram("depthwise", tuple(buffers), len(self._sizes.dims), grid, body, ("j",))
         return Kernel(
@@ -85,6 +84,15 @@ class _Depthwise:
             tuple((extent, step) for _, extent, step in steps),
             self._grain(),
         )
+
+    def _steps(self) -> Iterator[tuple[str, Dim, int]]:
+        """The axes of the grid. Threads divide the first: rows, or channels where there are more of those than places,
+        as products do; then they find in their caches what they wrote."""
+        rows = [(f"o{a}", axis.count, 1) for a, axis in enumerate(self._outer)]
+        channels = ("b", self._channels, self._block) if self._block else ("j", self._channels, self._width)
+        places = prod(count if isinstance(count, int) else self._channels for count in self._windows.domain[:-1])
+        yield ("n", self._windows.domain[0], 1)
+        yield from (*rows, channels) if places >= self._channels else (channels, *rows)
 
     def _grain(self) -> Dim:
         taps = prod(axis.kernel for axis in self._windows.axes)

@@ -104,6 +104,6 @@ def test_words_take_nothing_from_a_target() -> None:
     target = target_of(identity)
     assert target is not None
     assert target.dots == {"dot_bytes", "dot_bf16"}
-    assert AVX512.looks_up
-    assert target.looks_up
-    assert not AVX2.looks_up
+    assert AVX512.avx512
+    assert target.avx512
+    assert not AVX2.avx512

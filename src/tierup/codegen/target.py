@@ -28,8 +28,11 @@ class Target:
         return self.vector_bits // 32
 
     @property
-    def looks_up(self) -> bool:
-        """Whether 16 lanes can each choose one of 16 floats, in one instruction."""
+    def x86(self) -> bool:
+        return self.triple.startswith("x86_64")
+
+    @property
+    def avx512(self) -> bool:
         return "+avx512f" in self.features.split(",")
 
 

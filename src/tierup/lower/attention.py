@@ -236,7 +236,7 @@ class _Attention:
             "w",
             self._sizes.of(self._n),
             self._lanes,
-            (Load(score, vector, "scratch", row, float("-inf")), Map(new, vector, "max", (old, score))),
+            (Load(score, vector, "scratch", row, float("-inf")), Map(new, vector, "max", (score, old))),
             ((old, least),),
             (new,),
             (tops,),

@@ -71,7 +71,7 @@ class Frame:
     def __init__(self, program: TileProgram, target: Target) -> None:
         self.program = program
         self.target = target
-        self.writer = Writer(looks_up=target.looks_up)
+        self.writer = Writer(avx512=target.avx512, second_of_nan=target.x86)
         self.buffers = {buffer.name: buffer for buffer in program.buffers}
         self.steps = {grid.axis: grid.step for grid in program.grid}  # all loops over one axis have one step
         self.steps.update({s.axis: s.step for s in walk(program.body) if isinstance(s, Loop)})

@@ -38,6 +38,8 @@ def _float(writer: Writer, op: str, dtype: DType, lanes: int, args: list[str]) -
     kind = register_type(dtype, lanes)
     if op in _FLOAT_INSTRUCTIONS:
         return writer.value(f"{_FLOAT_INSTRUCTIONS[op]} {kind} {args[0]}, {args[1]}")
+    if op in ("min", "max") and writer.second_of_nan:
+        return _extreme(writer, op, kind, lanes, args)
     if op in _FLOAT_INTRINSICS:
         name = f"llvm.{_FLOAT_INTRINSICS[op]}.{mangled(kind)}"
         return writer.call(kind, name, *((kind, value) for value in args))
@@ -50,6 +52,17 @@ def _float(writer: Writer, op: str, dtype: DType, lanes: int, args: list[str]) -
     wide = [writer.value(f"insertelement <1 x {kind}> poison, {kind} {value}, i64 0") for value in args]
     result = emit_math(writer, op, dtype, 1, *wide)
     return writer.value(f"extractelement <1 x {kind}> {result}, i64 0")
+
+
+def _extreme(writer: Writer, op: str, kind: str, lanes: int, args: list[str]) -> str:
+    """x86's own min or max is the comparison and the choice; a NaN in its first operand is put back. LLVM's minimum and
+    maximum order -0 below 0, too, in twice as many instructions, one after the other."""
+    first, second = args if args[1].startswith("%") else reversed(args)  # constants are no NaN: nothing to put back
+    truth = vector("i1", lanes)
+    beats = writer.value(f"fcmp {'olt' if op == 'min' else 'ogt'} {kind} {first}, {second}")
+    chosen = writer.value(f"select {truth} {beats}, {kind} {first}, {kind} {second}")
+    nan = writer.value(f"fcmp uno {kind} {first}, {first}")
+    return writer.value(f"select {truth} {nan}, {kind} {first}, {kind} {chosen}")
 
 
 def _bool(writer: Writer, op: str, lanes: int, args: list[str]) -> str:

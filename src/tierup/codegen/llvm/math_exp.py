@@ -72,6 +72,9 @@ def exp_of_r(r: Value) -> Value:
 
 def exp_of_clamped(x: Value) -> Value:
     """eˣ for LOW ≤ x ≤ HIGH."""
+    if x.scales:
+        _, n, r = _reduce(x, x.format.shifter)
+        return exp_of_r(r).scaled(n)
     shifted, _, r = _reduce(x, double_bias(x.format))
     return scaled(exp_of_r(r), shifted)
 

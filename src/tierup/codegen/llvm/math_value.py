@@ -75,7 +75,27 @@ class Value:
     @property
     def looks_up(self) -> bool:
         """Whether lanes can choose from a table in a register."""
-        return self.writer.looks_up and self.lanes == TABLE_SIZE
+        return self.writer.avx512 and self.lanes == TABLE_SIZE
+
+    @property
+    def scales(self) -> bool:
+        """Whether one instruction scales lanes by powers of two."""
+        return self.writer.avx512 and self.lanes == 16 and self.format is F32
+
+    def scaled(self, n: Value) -> Value:
+        """This times 2ⁿ, rounded once, for whole n."""
+        assert self.scales
+        same = (self.type, "poison")
+        call = self.writer.call(
+            self.type,
+            "llvm.x86.avx512.mask.scalef.ps.512",
+            (self.type, self.text),
+            (n.type, n.text),
+            same,
+            ("i16", "-1"),
+            ("i32", "4"),  # round as always
+        )
+        return Value(self.writer, self.lanes, self.kind, call)
 
     def look_up(self, table: Sequence[float]) -> Value:
         """On integers: the float that their low four bits number, one instruction where the value `looks_up`."""

@@ -9,13 +9,15 @@ from dataclasses import dataclass, field
 class Writer:
     """The body of one function. Values are names like `%v12` or literals; types are LLVM's own words.
 
-    `looks_up`: the target has an instruction with which 16 lanes each choose one of 16 floats (AVX-512).
+    `avx512`: the target has its instructions: 16 lanes each choose one of 16 floats, or are scaled by powers of two.
+    `second_of_nan`: its min and max of floats give their second operand where one is NaN (x86).
     """
 
     lines: list[str] = field(default_factory=list)
     declarations: set[str] = field(default_factory=set)
     label: str = "entry"  # of the block that is being written
-    looks_up: bool = False
+    avx512: bool = False
+    second_of_nan: bool = False
     _count: int = 0
 
     def name(self, hint: str = "v") -> str:

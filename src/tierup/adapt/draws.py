@@ -177,14 +177,18 @@ def _sources(producers: dict[ValueId | None, Node], value: ValueId) -> Iterator[
 def outside(sized: Sized, inputs: dict[ValueId, Array], draw: Draw) -> dict[ValueId, Array] | None:
     """The same inputs with one index that no lookup may be made with; None where there are none but constants."""
     largest = max((max(sized.shape(value), default=1) for value in sized.case.graph.inputs), default=1)
-    for value in index_limits(sized):
-        if value in sized.case.fixed:  # it is known to lie inside, or checked in the call
-            continue
-        if value in values_read(sized.case.kernels) and inputs[value].size:
-            changed = inputs[value].copy()
-            changed.reshape(-1)[draw.integers(changed.size)] = draw.choice([-largest - 1, largest, 1 << 30])
-            return {**inputs, value: changed}
+    for value in indices_given(sized):
+        changed = inputs[value].copy()
+        changed.reshape(-1)[draw.integers(changed.size)] = draw.choice([-largest - 1, largest, 1 << 30])
+        return {**inputs, value: changed}
     return None
+
+
+def indices_given(sized: Sized) -> list[ValueId]:
+    """The inputs with indices that a call may bring: constants are known to lie inside, or checked in the call."""
+    read = values_read(sized.case.kernels)
+    own = [value for value in index_limits(sized) if value not in sized.case.fixed and value in read]
+    return [value for value in own if math.prod(sized.shape(value))]
 
 
 # What sizes are drawn from: multiples of what models divide by, or of nothing. Sizes that do not agree, or make the

@@ -22,11 +22,12 @@ import numpy as np
 
 from tierup.adapt.case import Case
 from tierup.adapt.case_record import CaseRecord, case_of
-from tierup.adapt.draws import Draw, draw_inputs, draw_sizes, least_elements, outside, why_unfit
+from tierup.adapt.draws import Draw, draw_inputs, draw_sizes, indices_given, least_elements, outside, why_unfit
 from tierup.adapt.messages import Prove
 from tierup.adapt.narrowing import rounding_errors
+from tierup.adapt.part import Lengths, Part, draw_part, part_lengths, whole_of
 from tierup.adapt.proof import REASON_LIMIT_CHARS, Proof
-from tierup.adapt.trial import Sized, Trial
+from tierup.adapt.trial import Sized, Trial, overwrites
 from tierup.codegen.target import Target
 from tierup.errors import InputError, TierupError
 from tierup.ir.graph import ValueId
@@ -51,6 +52,7 @@ _LAPS, _MORE_ROUNDS = 8, 16
 _LARGE_ELEMS = 1 << 20  # an evaluation of more takes some tens of ms: then a few rounds have to do
 _HUGE_ELEMS = 1 << 25  # an evaluation of more takes seconds, since each of its values takes more than the caches
 _GREEDY_ROUNDS = 3  # one after another in which memory was taken: now and then it may be another thread's
+_WHOLE_ELEMS = 1 << 18  # of more, parts are evaluated
 _JUDGED_SHARE = 0.1  # where less than this can be compared, nothing was proved
 
 
@@ -134,8 +136,16 @@ class _Question:
 
     sized: Sized
     inputs: dict[ValueId, Array]
-    arguments: list[Array]
     unit: float
+    answers: list[_Answer]
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """What should come out in one part of the results."""
+
+    part: Part
+    arguments: list[Array]
     expected: list[Bounded]
 
 
@@ -150,6 +160,7 @@ class _Attempt:
         self._unanswered = ""
         self._rounding = np.random.default_rng((seed, _LAPS))
         self._narrowed = np.zeros(0)  # errors that come of rounding to bf16
+        self._lengths: dict[tuple[int, ...], Lengths | None] = {}
 
     def go(self) -> None:
         missing = missing_rules(self._case.graph)
@@ -180,15 +191,19 @@ class _Attempt:
 
     def _try(self, round: Round, draw: Draw) -> None:
         sized = draw_sizes(self._case, draw, round.sizes)
-        question = self._question(sized, round, draw) if sized is not None else None
+        if (
+            sized is None
+            or (round.bad_index and not indices_given(sized))
+            or (round.in_place and not overwrites(sized))
+        ):
+            return
+        question = self._question(sized, round, draw)
         if question is None:
             return
         given = outside(question.sized, question.inputs, draw) if round.bad_index else question.inputs
         if given is None or (round.bad_index and self._answers(given)):
             return
         trial = Trial(question.sized, self._addresses, given, shift=round.shift, in_place=round.in_place)
-        if round.in_place and not trial.shares_memory:
-            return
         self._rounds += 1
         try:
             self._look_at(trial, question, round, self._run(trial, round, draw))
@@ -202,11 +217,22 @@ class _Attempt:
             inputs = draw_inputs(sized, draw, round.style, 1 / (4 * max(terms, 1)), places)
             arguments = [inputs[value] for value in self._case.graph.inputs]
             try:
-                expected = evaluate_bounded(self._case.graph, self._case.weights, arguments, tolerance(terms))
-                return _Question(sized, inputs, arguments, tolerance(terms), expected)
+                answers = [_answer(part, arguments, tolerance(terms)) for part in self._parts(sized, round, draw)]
+                return _Question(sized, inputs, tolerance(terms), answers)
             except InputError as error:
                 self._unanswered = str(error)
         return None
+
+    def _parts(self, sized: Sized, round: Round, draw: Draw) -> list[Part]:
+        """All of the results, or of large ones the last part and any other."""
+        if sized.elements <= _WHOLE_ELEMS or round.bad_index:
+            return [whole_of(sized)]
+        if sized.open_sizes not in self._lengths:
+            self._lengths[sized.open_sizes] = part_lengths(sized)
+        lengths = self._lengths[sized.open_sizes]
+        if lengths is None:
+            return [whole_of(sized)]
+        return [draw_part(sized, lengths, draw, last=last) for last in (True, False)]
 
     def _answers(self, inputs: Mapping[ValueId, Array]) -> bool:
         """Whether the region has an answer to inputs that may have an index outside."""
@@ -238,32 +264,40 @@ class _Attempt:
         results = trial.results()
         if round.bad_index:
             # Where nobody needs what the index leads to, the answer is the same as without it.
-            pairs = zip(results, question.expected, strict=True)
+            (answer,) = question.answers
+            pairs = zip(results, answer.expected, strict=True)
             if not all(within(result, wanted, question.unit).all() for result, wanted in pairs):
                 raise Refused("it takes an index that lies outside")
             return
-        for number, (result, wanted) in enumerate(zip(results, question.expected, strict=True)):
-            self._judge(result, wanted, question.unit, f"result {number}")
+        for answer in question.answers:
+            self._look_at_part(answer, answer.part.results(results), question.unit, round)
+        if trial.unwritten_floats():
+            raise Refused("it leaves out elements that it should have written")
+
+    def _look_at_part(self, answer: _Answer, results: Sequence[Array], unit: float, round: Round) -> None:
+        part = answer.part
+        for number, (result, wanted) in enumerate(zip(results, answer.expected, strict=True)):
+            self._judge(result, wanted, unit, number, part)
         if round.compared:
-            self._compare(question.arguments, results, question.expected)
-            graph, weights = self._case.graph, self._case.weights
-            errors = rounding_errors(graph, weights, question.arguments, results, question.unit, self._rounding)
+            self._compare(answer, results)
+            errors = rounding_errors(part.graph, part.weights, answer.arguments, results, unit, self._rounding)
             self._narrowed = np.append(self._narrowed, errors)
 
-    def _judge(self, result: Array, expected: Bounded, unit: float, name: str) -> None:
+    def _judge(self, result: Array, expected: Bounded, unit: float, number: int, part: Part) -> None:
         good = within(result, expected, unit)
         if not good.all():
-            raise Refused(_difference(result, expected, unit, good, name))
+            begins = [begin for begin, _ in part.outputs[number]]
+            raise Refused(_difference(result, expected, unit, good, f"result {number}", begins))
         self._seen += result.size
         self._judged += result.size - int(np.sum(expected.free))
         if expected.is_float and expected.bound is not None:
             errors = _errors(result, expected)
             self._worst = max(self._worst, float(errors.max(initial=0.0, where=np.isfinite(errors))))
 
-    def _compare(self, arguments: Sequence[Array], results: Sequence[Array], expected: Sequence[Bounded]) -> None:
+    def _compare(self, answer: _Answer, results: Sequence[Array]) -> None:
         """Add up the errors of kernel and baseline."""
-        baseline = evaluate_plainly(self._case.graph, self._case.weights, arguments)
-        for result, plain, wanted in zip(results, baseline, expected, strict=True):
+        baseline = evaluate_plainly(answer.part.graph, answer.part.weights, answer.arguments)
+        for result, plain, wanted in zip(results, baseline, answer.expected, strict=True):
             # f64 results cannot be told from those of the oracle, which rounds as they do
             if wanted.is_float and wanted.bound is not None and wanted.dtype is not DType.F64:
                 both = np.stack([_errors(result, wanted), _errors(np.asarray(plain), wanted)])
@@ -300,6 +334,11 @@ class _Attempt:
         return Proof(not reason, reason, self._worst, kernel, baseline, *counts, seconds, narrowed)
 
 
+def _answer(part: Part, arguments: Sequence[Array], unit: float) -> _Answer:
+    given = part.arguments(arguments)
+    return _Answer(part, given, evaluate_bounded(part.graph, part.weights, given, unit))
+
+
 def _errors(result: Array, expected: Bounded) -> Array:
     """Errors in units of eps · B, where there is something to measure: finite values and bounds."""
     assert expected.bound is not None
@@ -310,12 +349,13 @@ def _errors(result: Array, expected: Bounded) -> Array:
         return np.asarray(off / (EPS * expected.bound[measured]))
 
 
-def _difference(result: Array, expected: Bounded, unit: float, good: Array, name: str) -> str:
-    """A sentence about the first element that is wrong."""
+def _difference(result: Array, expected: Bounded, unit: float, good: Array, name: str, begins: Sequence[int]) -> str:
+    """A sentence about the first element that is wrong; `begins` is where the part begins in the whole."""
     place = tuple(int(axis[0]) for axis in np.nonzero(~good)) if good.ndim else ()
+    there = [begin + at for begin, at in zip(begins, place, strict=True)]
     got, wanted = result[place], expected.value[place]
     count = int(np.sum(~good))
-    at = f"{name} at {list(place)} is {got} instead of {wanted}"
+    at = f"{name} at {there} is {got} instead of {wanted}"
     if expected.is_float and np.isfinite(got) and np.isfinite(wanted):
         allowed = 0.0 if expected.bound is None else unit * float(expected.bound[place])
         at += f", off by {abs(float(got) - float(wanted)):.3g} where {allowed:.3g} is allowed (c = {unit / EPS:.3g})"

@@ -106,6 +106,13 @@ class Sized:
             for axis, step, start, end in rows
         )
 
+    def bytes_of(self, value: ValueId) -> int:
+        return math.prod(self.shape(value)) * self.dtype(value).numpy.itemsize
+
+    def content(self, value: ValueId) -> tuple[int, ...] | None:
+        """The elements of a small integer value, where sizes say what they are."""
+        return self._sizes.get(value)
+
     def known_inputs(self) -> dict[ValueId, Array]:
         """The inputs that hold sizes, and the open sizes themselves."""
         found = {
@@ -152,6 +159,21 @@ def _broadcast(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...] | None:
         return np.broadcast_shapes(*shapes)
     except ValueError:
         return None
+
+
+def overwrites(sized: Sized) -> dict[ValueId, ValueId]:
+    """The results that the run time may write over an input, as it decides it, and those inputs."""
+    shared: dict[ValueId, ValueId] = {}
+    if len(sized.case.kernels) > 1:
+        return shared
+    (kernel,) = sized.case.kernels
+    for result in values_written([kernel]):
+        for source in kernel.replaces(result):
+            # Memory that the kernel reads under two names may be read otherwise under the second.
+            alone = kernel.buffers.count(source) == 1 and source not in shared.values()
+            if alone and sized.bytes_of(source) == sized.bytes_of(result):
+                shared.setdefault(result, source)
+    return shared
 
 
 class _Area:
@@ -222,17 +244,12 @@ class Trial:
         for buffer in (buffer for kernel in self._case.kernels for buffer in kernel.buffers):
             if value_of(buffer) in inputs and buffer not in self._held:
                 self._held[buffer] = self._place(buffer, inputs[value_of(buffer)], shift)
-        self._shared = self._take_over() if in_place else {}
+        self._shared = overwrites(sized) if in_place else {}
         self._results = {value: self._room(value) for value in values_written(self._case.kernels)}
         self._calls = [
             _Call(kernel, sized, address, [self._area(buffer) for buffer in kernel.buffers])
             for kernel, address in zip(self._case.kernels, addresses, strict=True)
         ]
-
-    @property
-    def shares_memory(self) -> bool:
-        """Whether a result is written over an input."""
-        return bool(self._shared)
 
     @property
     def steps(self) -> int:
@@ -248,25 +265,8 @@ class Trial:
         area.bytes[:] = flat
         return area, flat
 
-    def _take_over(self) -> dict[ValueId, ValueId]:
-        """The results that the run time may write over an input, as it decides it."""
-        shared: dict[ValueId, ValueId] = {}
-        if len(self._case.kernels) > 1:
-            return shared
-        (kernel,) = self._case.kernels
-        for result in values_written([kernel]):
-            for source in kernel.replaces(result):
-                # Memory that the kernel reads under two names may be read otherwise under the second.
-                alone = kernel.buffers.count(source) == 1 and source not in shared.values()
-                if alone and self._bytes(source) == self._bytes(result):
-                    shared.setdefault(result, source)
-        return shared
-
-    def _bytes(self, value: ValueId) -> int:
-        return math.prod(self.sized.shape(value)) * self.sized.dtype(value).numpy.itemsize
-
     def _room(self, value: ValueId) -> _Area:
-        return self._held[self._shared[value]][0] if value in self._shared else _Area(self._bytes(value))
+        return self._held[self._shared[value]][0] if value in self._shared else _Area(self.sized.bytes_of(value))
 
     def _area(self, buffer: ValueId | Panels) -> _Area:
         return self._held[buffer][0] if buffer in self._held else self._results[buffer]  # type: ignore[index]
@@ -303,6 +303,16 @@ class Trial:
         """Whether a byte of a bool result is neither true nor false."""
         bools = (area.bytes for value, area in self._results.items() if self.sized.dtype(value) is DType.BOOL)
         return any((content > 1).any() for content in bools)
+
+    def unwritten_floats(self) -> bool:
+        """Whether elements are still as `clear` left them: a NaN that no kernel computes."""
+        for value, area in self._results.items():
+            dtype = self.sized.dtype(value)
+            if dtype in (DType.F32, DType.F64) and value not in self._shared and area.bytes.size:
+                words = area.bytes.view(f"u{dtype.numpy.itemsize}")
+                if words.max() == np.iinfo(words.dtype).max:
+                    return True
+        return False
 
     def trespass(self) -> str | None:
         """What was written that should not have been, as a sentence; None if nothing was."""

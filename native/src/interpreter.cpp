@@ -246,6 +246,7 @@ void Activation::execute(const step::Kernel& s) {
 
   call_.host.step_aside();
   const Stopwatch watch(call_, function_, at_ - 1);
+  const RegionClock clock(call_.watched, s.slot);
   std::atomic<int32_t> status{0};
   call_.pool.parallel_for(range, std::max<int64_t>(dim(s.grain), 1), [&](int64_t begin, int64_t end, int thread) noexcept {
     if (status.load(std::memory_order_relaxed) != 0) return;

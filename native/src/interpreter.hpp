@@ -13,6 +13,7 @@
 #include "pool.hpp"
 #include "program.hpp"
 #include "slots.hpp"
+#include "watching.hpp"
 
 namespace tierup {
 
@@ -72,6 +73,7 @@ struct CallContext {
   Host& host;
   CallState& state;
   std::shared_ptr<StepTimes> times = nullptr;  // null: nothing is timed
+  WatchedCall* watched = nullptr;              // null: nobody looks at this call
 };
 
 // Runs function 0 on `inputs` (taken over; as many as the function has, empty where one is left out) and fills

@@ -193,6 +193,42 @@ nb::object Runner::convert(nb::handle self, nb::handle feeds) const {
   return nb::steal(converted);
 }
 
+void Runner::execute(Call& call, WatchedCall* watched) {
+  PythonHost host(call.program.callouts, call.gil);
+  tierup::run({call.program.program, *call.slots, pool(), host, *call.state, call.program.times(), watched},
+              call.state->inputs, call.state->outputs);
+}
+
+void Runner::answer(Call& call, uint64_t signature) {
+  const bool rival = rival_.is_valid();
+  const bool timed = (timing_ || rival) && times_.due(rival);
+  const auto begin = timed ? CallTimes::Clock::now() : CallTimes::Clock::time_point();
+  execute(call, nullptr);
+  const auto end = timed ? CallTimes::Clock::now() : begin;  // without the wait for the GIL, which is not the plan's
+  call.gil.acquire();
+  if (!timed) return;
+  const auto taken = std::chrono::duration_cast<std::chrono::nanoseconds>(end - begin);
+  times_.note({signature, call.program.number, static_cast<uint64_t>(taken.count())});
+}
+
+// Its time is not noted beside the others': it takes longer than they do.
+void Runner::answer_watched(Call& call, uint64_t signature) {
+  WatchedCall watched(static_cast<size_t>(call.program.program.slots), call.state->inputs,
+                      &ThreadCounters::of_this_thread(RegionCounters::instance()));
+  watched.signature = signature;
+  watched.program = call.program.number;
+  try {
+    execute(call, &watched);
+  } catch (...) {
+    watched.end();
+    watching_.give_up();
+    throw;
+  }
+  watched.end();
+  watching_.keep(std::move(watched));
+  call.gil.acquire();
+}
+
 // The inputs as they were bound.
 nb::object Runner::run(Call& call, nb::handle self, nb::handle feeds) {
   if (call.program.cleared) raise(PyExc_RuntimeError, "the model is closed");
@@ -205,16 +241,10 @@ nb::object Runner::run(Call& call, nb::handle self, nb::handle feeds) {
     }
   }
   const uint64_t signature = signatures_.note(call.state->inputs);
-  const bool timed = times_.due(rival_.is_valid());
-  const auto begin = timed ? CallTimes::Clock::now() : CallTimes::Clock::time_point();
-  PythonHost host(call.program.callouts, call.gil);
-  tierup::run({call.program.program, *call.slots, pool(), host, *call.state, call.program.times()}, call.state->inputs,
-              call.state->outputs);
-  const auto end = timed ? CallTimes::Clock::now() : begin;  // without the wait for the GIL, which is not the plan's
-  call.gil.acquire();
-  if (timed) {
-    const auto taken = std::chrono::duration_cast<std::chrono::nanoseconds>(end - begin);
-    times_.note({signature, call.program.number, static_cast<uint64_t>(taken.count())});
+  if (watching_.due()) {
+    answer_watched(call, signature);
+  } else {
+    answer(call, signature);
   }
   for (size_t i = 0; i < outputs_.size(); ++i) {
     if (!call.state->outputs[i]) {
@@ -229,6 +259,14 @@ void Runner::notice(nb::handle self) {
   if (calls() < notice_after_) return;
   notice_after_ = kNever;
   static PyObject* const method = PyUnicode_InternFromString("notice_calls");
+  PyObject* done = PyObject_CallMethodNoArgs(self.ptr(), method);
+  if (done == nullptr) PyErr_WriteUnraisable(self.ptr());
+  Py_XDECREF(done);
+}
+
+void Runner::ask_for_analysis(nb::handle self) {
+  if (!watching_.ask()) return;
+  static PyObject* const method = PyUnicode_InternFromString("analyse_calls");
   PyObject* done = PyObject_CallMethodNoArgs(self.ptr(), method);
   if (done == nullptr) PyErr_WriteUnraisable(self.ptr());
   Py_XDECREF(done);
@@ -286,6 +324,60 @@ nb::list Runner::times() const {
   return all;
 }
 
+namespace {
+
+// (slot, runs, nanoseconds, counts of the runs that were counted, how many those are)
+nb::list regions_of(const WatchedCall& call, double ns) {
+  nb::list regions;
+  for (size_t slot = 0; slot < call.regions.size(); ++slot) {
+    const RegionSpan& region = call.regions[slot];
+    if (region.runs == 0) continue;
+    nb::list counts;
+    for (size_t i = 0; i < call.counters; ++i) counts.append(region.counts[i]);
+    regions.append(nb::make_tuple(slot, region.runs, static_cast<double>(region.ticks) * ns, nb::tuple(counts),
+                                  region.counted));
+  }
+  return regions;
+}
+
+nb::tuple as_tuple(const Statistics& found) {
+  return nb::make_tuple(found.numbers, found.elements, found.looked, found.zeros, found.nonfinite, found.min, found.max,
+                        found.hash);
+}
+
+nb::list inputs_of(const WatchedCall& call) {
+  nb::list inputs;
+  for (const InputLook& input : call.inputs) {
+    if (input.tensor) {
+      inputs.append(nb::make_tuple(input.same, as_tuple(input.statistics)));
+    } else {
+      inputs.append(nb::none());
+    }
+  }
+  return inputs;
+}
+
+nb::tuple array_statistics(nb::handle array) {
+  const Value value = from_python(nb::borrow(array), nullptr);
+  const Tensor* tensor = as_tensor(value);
+  if (tensor == nullptr || tensor->dtype == kString) throw nb::type_error("statistics are of arrays of numbers");
+  return as_tuple(statistics_of(*tensor));
+}
+
+}  // namespace
+
+nb::list Runner::take_watched() {
+  nb::list all;
+  for (const WatchedCall& call : watching_.take()) {
+    const auto found = std::ranges::find(signatures_.entries(), call.signature, &Signatures::Entry::id);
+    if (found == signatures_.entries().end()) continue;  // of a signature that was forgotten
+    const double ns = ns_per_tick();
+    all.append(nb::make_tuple(shapes_of(*found), call.program, static_cast<double>(call.taken) * ns,
+                              static_cast<double>(call.overhead) * ns, regions_of(call, ns), inputs_of(call)));
+  }
+  return all;
+}
+
 // A model without a program lets convert_feeds() say why.
 void Runner::require_program(nb::handle self, nb::handle feeds) const {
   if (program_.is_valid()) return;
@@ -309,6 +401,7 @@ nb::object Runner::call_dict(nb::handle self, nb::handle given) {
     if (PyDict_SetItem(result.ptr(), outputs_[i].ptr(), output.ptr()) < 0) throw nb::python_error();
   }
   notice(self);
+  ask_for_analysis(self);
   sample(self, bound, result, call.program.number);
   return result;
 }
@@ -346,6 +439,7 @@ nb::object Runner::call_list(nb::handle self, nb::handle names, nb::handle given
     result.append(as_output(again ? output : std::move(output)));
   }
   notice(self);
+  ask_for_analysis(self);
   if (calls() >= sample_after_) {
     nb::dict named;
     for (size_t i = 0; i < wanted.size(); ++i) named[outputs_[wanted[i]]] = result[i];
@@ -449,9 +543,26 @@ void bind_runner(nb::module_& module) {
       .def_prop_ro("rival_calls", &Runner::rival_calls)
       .def("times", &Runner::times)
       .def_prop_ro("timed", &Runner::timed)
+      .def("set_timing", &Runner::set_timing, nb::arg("on"))
+      .def("set_watching", &Runner::set_watching, nb::arg("on"))
+      .def("analyse_calls", [](nb::handle_t<Runner>) {})
+      .def("take_watched", &Runner::take_watched)
+      .def("set_analysis_ns", &Runner::set_analysis_ns, nb::arg("nanoseconds"))
+      .def_prop_ro("watch_gap", [](const Runner& runner) { return runner.watching().gap(); })
+      .def_prop_ro("watched_dropped", [](const Runner& runner) { return runner.watching().dropped(); })
       .def("always_convert", [](nb::handle_t<Runner> self) { ready(self).set_always_convert(true); })
       .def("signatures", &Runner::signatures)
       .def_prop_ro("calls", &Runner::calls);
+  module.def("statistics", &array_statistics, nb::arg("array"));
+  module.def(
+      "prepare_counters",
+      [] {
+        RegionCounters::instance().prepare();
+        std::vector<std::string> names;
+        for (const Counter& counter : RegionCounters::instance().usable()) names.emplace_back(counter.name);
+        return names;
+      },
+      nb::call_guard<nb::gil_scoped_release>());
 }
 
 }  // namespace tierup

@@ -10,6 +10,7 @@
 #include "call_times.hpp"
 #include "python_program.hpp"
 #include "signatures.hpp"
+#include "watching.hpp"
 
 namespace tierup {
 
@@ -43,6 +44,15 @@ class Runner {
   nanobind::list times() const;
   uint64_t timed() const { return times_.written(); }
 
+  // Whether calls are timed (while there is a rival they are in any case), and whether some are watched closely.
+  void set_timing(bool on) { timing_ = on; }
+  void set_watching(bool on) { watching_.set_on(on); }
+  // [(shape of each input, number of the program, nanoseconds, nanoseconds that watching took, regions, inputs)] of the
+  // calls that were watched since the last time; see _native.pyi for the parts.
+  nanobind::list take_watched();
+  const Watching& watching() const { return watching_; }
+  void set_analysis_ns(double nanoseconds) { watching_.set_analysis_ns(nanoseconds); }
+
   // Every call's inputs go through convert_feeds(), before the program is chosen: it may change the program for them.
   void set_always_convert(bool always) { always_convert_ = always; }
 
@@ -66,6 +76,10 @@ class Runner {
   const nanobind::object& choose();
   void check_program(nanobind::handle program) const;
   void notice(nanobind::handle self);
+  void ask_for_analysis(nanobind::handle self);
+  void execute(Call& call, WatchedCall* watched);
+  void answer(Call& call, uint64_t signature);
+  void answer_watched(Call& call, uint64_t signature);
   void sample(nanobind::handle self, nanobind::handle feeds, nanobind::handle outputs, uint64_t program);
   nanobind::object prepared(nanobind::handle self, nanobind::handle feeds) const;
   void require_program(nanobind::handle self, nanobind::handle feeds) const;
@@ -91,6 +105,8 @@ class Runner {
   Draw draw_;
   Signatures signatures_;
   CallTimes times_;
+  bool timing_ = true;
+  Watching watching_;
   uint64_t notice_after_ = kNever;
   uint64_t sample_after_ = kNever;
   bool always_convert_ = false;

@@ -98,6 +98,35 @@ class Runner:
     def timed(self) -> int:
         """How many calls were timed."""
 
+    def set_watching(self, on: bool) -> None:
+        """Whether to watch a call closely now and then; from the beginning, none is."""
+
+    def set_timing(self, on: bool) -> None:
+        """Whether to time calls, which is so from the beginning."""
+
+    def analyse_calls(self) -> None:
+        """Called at the end of a call when there is enough to take with `take_watched`; does nothing itself."""
+
+    def take_watched(self) -> list[tuple[Any, ...]]:
+        """The calls that were watched since the last time, the oldest first; the first ones may be gone.
+
+        (signature, number of the program, nanoseconds it took, nanoseconds for watching it, regions, inputs) of each.
+        A region is (slot, runs, nanoseconds of them all, counts, runs that were counted), with the counts of
+        `prepare_counters`. An input is None if it is no tensor, or (whether it is as in the call that was watched
+        before, what `statistics` gives).
+        """
+
+    def set_analysis_ns(self, nanoseconds: float) -> None:
+        """What a call that was watched costs whoever takes it: fewer are watched if it is more."""
+
+    @property
+    def watch_gap(self) -> int:
+        """After how many calls the next one is watched."""
+
+    @property
+    def watched_dropped(self) -> int:
+        """How many calls were watched for nothing, since nobody took them in time."""
+
     def sample_after(self, calls: int) -> None:
         """Call `sample_call` once, when so many further calls were answered; 0: not at all."""
 
@@ -114,6 +143,13 @@ class Runner:
     @property
     def calls(self) -> int:
         """How many calls were made."""
+
+def statistics(array: Any) -> tuple[bool, int, int, int, int, float, float, int]:
+    """(whether the others are known, elements, how many were looked at, of those: zeros, NaN and infinities, the
+    least and the largest finite number; a hash). Of complex numbers and narrow floats only elements and hash."""
+
+def prepare_counters() -> list[str]:
+    """The hardware counters that are counted for regions from now on; trying them takes up to a millisecond."""
 
 def set_dtypes(dtypes: dict[int, np.dtype[Any]]) -> None:
     """The NumPy type of each ONNX type code. To be called before the first call."""

@@ -27,6 +27,8 @@ class Config:
     precision     "f32": compute in the model's own types. "bf16": products of f32 round both sides to bf16 and sum up
                   in f32, on machines with instructions for that; the report says what it costs
     adapt         whether a model may go on changing once it is on tier 1; without, nothing is measured or learned
+    watch         whether calls are watched while they are served: their times, those of their regions, what inputs are
+                  like, and whether answers are still right. Without, a plan is judged by its trial alone
     cache_dir     plans, machine code and other files that can be made again
     data_dir      what was measured and learned
     store_url     where learned records are shared; None: a file in data_dir
@@ -46,6 +48,7 @@ class Config:
         threads: int | None = None,
         precision: str | None = None,
         adapt: bool | None = None,
+        watch: bool | None = None,
         cache_dir: str | os.PathLike[str] | None = None,
         data_dir: str | os.PathLike[str] | None = None,
         store_url: str | None = None,
@@ -58,6 +61,7 @@ class Config:
             "threads": threads,
             "precision": precision,
             "adapt": adapt,
+            "watch": watch,
             "cache_dir": cache_dir,
             "data_dir": data_dir,
             "store_url": store_url,
@@ -79,6 +83,10 @@ class Config:
     @property
     def adapt(self) -> bool:
         return bool(self._values["adapt"])
+
+    @property
+    def watch(self) -> bool:
+        return bool(self._values["watch"])
 
     @property
     def cache_dir(self) -> Path:
@@ -215,6 +223,7 @@ _DEFAULTS: dict[str, Any] = {
     "threads": _available_threads,
     "precision": lambda: "f32",
     "adapt": lambda: True,
+    "watch": lambda: True,
     "cache_dir": lambda: _user_folder("XDG_CACHE_HOME", "~/.cache", "cache"),
     "data_dir": lambda: _user_folder("XDG_DATA_HOME", "~/.local/share", "data"),
     "stress_swap_every": lambda: 0,
@@ -225,6 +234,7 @@ _CHECKS: dict[str, Any] = {
     "threads": _integer(1, MAX_THREADS),
     "precision": _precision,
     "adapt": _flag,
+    "watch": _flag,
     "cache_dir": _path,
     "data_dir": _path,
     "store_url": _text,

@@ -173,9 +173,20 @@ class StoreIgnored(msgspec.Struct, frozen=True, tag="store ignored"):
         return f"the store was not used: {self.reason}"
 
 
+class Evicted(msgspec.Struct, frozen=True, tag="evicted"):
+    """Something bounded was full: what was used least lately went. `total` is how many so far."""
+
+    what: str
+    total: int
+    kept: int
+
+    def __str__(self) -> str:
+        return f"{self.total} {self.what} evicted so far, {self.kept} kept"
+
+
 Event = (
     Loaded | Queued | Planned | Built | Proved | Tried | Swapped | Confirmed | Suspected | RolledBack | Refused
-    | Quarantined | StoreIgnored
+    | Quarantined | StoreIgnored | Evicted
 )  # fmt: skip
 
 

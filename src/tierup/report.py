@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tierup.config import BF16_ERROR_BOUND
-from tierup.events import Confirmed, Entry, Quarantined, Refused, RolledBack, Suspected, Swapped, Tried
+from tierup.events import Confirmed, Entry, Quarantined, Refused, RolledBack, Suspected, Swapped, Tried, micros
 from tierup.runtime.progress import Counts, Signature
 from tierup.store.records import KernelError
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 _DECISIONS = (Tried, Swapped, Confirmed, Suspected, RolledBack, Refused, Quarantined)
 _SHOWN = 12  # decisions in a printed report; `to_dict` has all that are kept
+_SHOWN_REGIONS, _SHOWN_INPUTS = 8, 16
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,8 @@ class Report:
     events: tuple[Entry, ...] = ()
     events_dropped: int = 0
     precision: str = "f32"
+    profiles: dict[str, Any] = field(default_factory=dict)
+    """What calls that were watched show, as plain data; empty if none is watched."""
 
     @property
     def nodes(self) -> int:
@@ -75,6 +78,7 @@ class Report:
             "evidence": [{"call": sample.number, "reason": reason} for sample, reason in self.evidence],
             "events": [entry.to_dict() for entry in self.events],
             "events_dropped": self.events_dropped,
+            "profiles": self.profiles,
             "cache": {
                 "plan_hits": counts.plan_hits,
                 "plan_misses": counts.plan_misses,
@@ -114,6 +118,7 @@ class Report:
             lines.append(self._proved())
         if self.precision == "bf16":
             lines.append(f"  {self._rounded()}")
+        lines += observed_lines(self.profiles)
         lines += self._decisions()
         if self.signatures:
             closed = "; ".join(" ".join("×".join(map(str, shape)) for shape in s) for s in self.signatures)
@@ -154,3 +159,43 @@ class Report:
         if counts.plan_hits:
             return "plan and kernels from the cache"
         return f"{counts.builds} kernels built, {counts.object_hits} from the cache, {self.deopts} calls turned away"
+
+
+def observed_lines(profiles: dict[str, Any]) -> list[str]:
+    """Profiles for people: the regions that took the most time, and what inputs are like."""
+    if not profiles.get("watched_calls"):
+        return []
+    lines = [f"  watched {profiles['watched_calls']} calls:"]
+    for signature in profiles["signatures"][:4]:
+        lines.append(f"    {_shapes(signature['shapes'])}: {signature['per_s']:.3g} calls a second")
+    total_us = sum(region["runs"] * region["p50_us"] for region in profiles["regions"]) or 1.0
+    for region in profiles["regions"][:_SHOWN_REGIONS]:
+        share = region["runs"] * region["p50_us"] / total_us
+        counted = "".join(f", {count:.3g} {name}" for name, count in region["counters"].items())
+        lines.append(
+            f"    region {region['region'][:12]} for {_shapes(region['signature'])}: {100 * share:.0f}% of the time, "
+            f"p50 {micros(region['p50_us'])}, p99 {micros(region['p99_us'])}{counted}"
+        )
+    if len(profiles["regions"]) > _SHOWN_REGIONS:
+        lines.append(f"    … and {len(profiles['regions']) - _SHOWN_REGIONS} more")
+    lines += [f"    input {_input(found)}" for found in profiles["inputs"][:_SHOWN_INPUTS]]
+    if isinstance(profiles["counters"], str):
+        lines.append(f"    counters: {profiles['counters']}")
+    return lines
+
+
+def _shapes(shapes: list[list[int] | None]) -> str:
+    return " ".join("?" if shape is None else "×".join(map(str, shape)) or "()" for shape in shapes) or "no inputs"
+
+
+def _input(found: dict[str, Any]) -> str:
+    parts = []
+    if found["zero_fraction"] is not None:
+        parts.append(f"{100 * found['zero_fraction']:.0f}% zero")
+    if found["min"] is not None:
+        parts.append(f"{found['min']:.4g} to {found['max']:.4g}")
+    if found["nonfinite"]:
+        parts.append(f"{found['nonfinite']} of {found['looked']} not finite")
+    if found["same_as_before"] is not None:
+        parts.append(f"the same again in {100 * found['same_as_before']:.0f}% of the calls that were watched")
+    return f"{found['name']!r}: {', '.join(parts) or 'nothing is known'}"

@@ -21,6 +21,7 @@ from tierup.store.records import AboutRecord, type_of
 if TYPE_CHECKING:  # a warm start needs none of them
     from types import TracebackType
 
+    from tierup.adapt.analysis import Analysis
     from tierup.adapt.background import Climb
     from tierup.adapt.care import Care
     from tierup.adapt.messages import CallRecord, CheckedCall
@@ -52,6 +53,7 @@ class _Session(_native.Runner):
         self._progress = Progress()
         self._closed = False
         self._care: Care | None = None
+        self._analysis: Analysis | None = None
         self._stress: Stress | None = None
         warm = warm_start(self._origin, config, self._progress) if config.force_tier != 0 else None
         if warm is None:
@@ -61,7 +63,9 @@ class _Session(_native.Runner):
             self._go_live(warm.program, warm.serving)
             self._progress.finish()
             self.notice_after(_FIRST_NOTICE)
-            self.sample_after(_FIRST_NOTICE if self._adapts else 0)
+            self.sample_after(_FIRST_NOTICE if self._judges else 0)
+        self.set_timing(config.watch)
+        self.set_watching(self._watches)
         self._progress.events.add(Loaded(self._serving.tier, warm is not None))
         if config.stressed and config.force_tier != 0:
             from tierup.adapt.stress import Stress
@@ -90,7 +94,7 @@ class _Session(_native.Runner):
             return
         if forced is None:
             self.notice_after(1)
-            self.sample_after(1 if self._adapts else 0)
+            self.sample_after(1 if self._judges else 0)
             self._submit()
             return
         from tierup.adapt.tiering import tier_up_now
@@ -99,9 +103,19 @@ class _Session(_native.Runner):
 
     @property
     def _adapts(self) -> bool:
-        """Whether the model may change after it is on tier 1, and is watched for that."""
+        """Whether the model may change after it is on tier 1."""
         config = self._config
         return config.adapt and config.force_tier is None and not config.stressed
+
+    @property
+    def _watches(self) -> bool:
+        """Whether calls are watched."""
+        return self._config.watch and self._config.adapt
+
+    @property
+    def _judges(self) -> bool:
+        """Whether plans are judged by live calls."""
+        return self._adapts and self._watches
 
     def _caring(self) -> Care:
         if self._care is None:
@@ -167,7 +181,7 @@ class _Session(_native.Runner):
             progress.events.add(Swapped(self._serving.tier, serving.tier, serving.kernels))
             previous = self._serving
             self.program, self._serving = program, serving
-            if self._adapts:
+            if self._judges:
                 from tierup.adapt.care import Previous
 
                 self._caring().swapped(self, Previous(before, previous), tried)
@@ -179,7 +193,7 @@ class _Session(_native.Runner):
         if self._stress is not None:
             self._swap_variants(self._stress)
             return
-        if not self._adapts:
+        if not self._judges:
             self._close_hot_signatures()
             self.notice_after(max(_FIRST_NOTICE, 3 * self.calls))
             return
@@ -191,6 +205,27 @@ class _Session(_native.Runner):
             self.notice_after(care.next_look(self, began_s))
         else:
             self.notice_after(_FIRST_NOTICE)
+
+    def analyse_calls(self) -> None:
+        """Called by native code when calls were watched: have their profiles made, beside the next ones."""
+        from tierup.adapt.analysis import ANALYSER
+
+        ANALYSER.wake(self, self._analysed())
+
+    def _analysed(self) -> Analysis:
+        if self._analysis is None:
+            from tierup.adapt.analysis import Analysis
+
+            names = [value.name for value in self._inputs]
+            self._analysis = Analysis(self._config, self._progress.events, names, saves=self._adapts)
+        # A swap holds the lock for a moment, and no call waits for it: the next one says whose regions they are.
+        if self._progress.lock.acquire(blocking=False):
+            try:
+                if self.program is not None:
+                    self._analysis.name_regions(self.program.number, self._serving.regions)
+            finally:
+                self._progress.lock.release()
+        return self._analysis
 
     def _swap_variants(self, stress: Stress) -> None:
         with self._progress.lock:
@@ -355,6 +390,11 @@ class _Session(_native.Runner):
         if self._adapts:
             from tierup.adapt.memory import MEMORY
 
+            if self._watches:
+                analysis = self._analysed()
+                analysis.drain(self)
+                analysis.save()
+
             MEMORY.wait(max(0.0, deadline - monotonic()))
         return self.report()
 
@@ -390,7 +430,16 @@ class _Session(_native.Runner):
             events=progress.events.all(),
             events_dropped=progress.events.dropped,
             precision=self._config.precision,
+            profiles=self._observed(),
         )
+
+    def _observed(self) -> dict[str, Any]:
+        """What calls that were watched show, with the last ones."""
+        if not self._watches:
+            return {}
+        analysis = self._analysed()
+        analysis.drain(self)
+        return analysis.to_dict(self)
 
     @property
     def settled(self) -> bool:

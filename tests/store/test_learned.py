@@ -15,7 +15,7 @@ import pytest
 
 from tierup.errors import StoreError
 from tierup.store.learned import FILE, Store
-from tierup.store.rows import Decision, Machine, Measurement, Profile, Quarantine, Recipe, Region, Row
+from tierup.store.rows import Decision, Machine, Measurement, Profile, Quarantine, Recipe, Region, RegionProfile, Row
 
 ROWS: list[Row] = [
     Machine("m", "a processor", "x86_64", 2),
@@ -23,6 +23,7 @@ ROWS: list[Row] = [
     Recipe("k", "r", "", "avx2", "1", "20"),
     Measurement("t", "m", "trial", "p", "1×8", incumbent_us=2.0, candidate_us=1.0, gain=0.5, margin=0.01, pairs=9),
     Profile("f", "m", "net", "1×8", 1, 10, 1.0, 2.0, 3.0),
+    RegionProfile("g", "m", "r", "1×8", 10, (1.0, 2.0), ("cycles",), (300.0,), 2),
     Decision("p", "m", "net", 1, "refused", "too slow", 1),
     Quarantine("k", "m", "wrong numbers"),
 ]
@@ -196,3 +197,59 @@ def test_a_killed_writer_corrupts_nothing(tmp_path: Path) -> None:
         assert count % 4 == 0  # batches are whole
         assert store.verify() == 0
         assert store.counters.aside == 0
+
+
+def region_profile(runs: int, *times_us: float, **fields: Any) -> RegionProfile:
+    return RegionProfile("g", "m", "r", "1×8", runs, times_us, **fields)
+
+
+def test_profiles_of_regions_add_up(tmp_path: Path) -> None:
+    with Store(place(tmp_path)) as store:
+        for number in range(30):
+            counted: dict[str, Any] = {"counters": ("cycles",), "counts": (10.0,), "counted": 1}
+            store.put([region_profile(2, *(float(10 * number + i) for i in range(3)), **counted)])
+        found = store.get(RegionProfile, "g")
+    assert found is not None
+    assert found.row.runs == 60
+    assert found.row.times_us == tuple(10.0 * (i // 3) + i % 3 for i in range(90))[-64:]
+    assert (found.row.counts, found.row.counted) == ((300.0,), 30)
+
+
+def test_counts_of_other_counters_are_not_added(tmp_path: Path) -> None:
+    with Store(place(tmp_path)) as store:
+        store.put([region_profile(1, 1.0, counters=("cycles", "instructions"), counts=(5.0, 6.0), counted=1)])
+        store.put([region_profile(1, 1.0)])
+        found = store.get(RegionProfile, "g")
+    assert found is not None
+    assert (found.row.runs, found.row.counts, found.row.counted) == (2, (), 0)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"times_us": []},
+        {"times_us": [1.0] * 65},
+        {"times_us": [-1.0]},
+        {"times_us": [float("nan")]},
+        {"runs": -1},
+        {"runs": 1 << 60},
+        {"counts": [1e31]},
+        {"counters": ["c" * 41]},
+        {"region": ""},
+        {"more": 1},
+    ],
+)
+def test_a_profile_of_a_region_that_does_not_validate_is_ignored_and_replaced(
+    tmp_path: Path, fields: dict[str, Any]
+) -> None:
+    with Store(place(tmp_path)) as store:
+        store.put([region_profile(1, 1.0)])
+        wrong = msgspec.msgpack.encode({**msgspec.to_builtins(region_profile(1, 1.0)), **fields})
+        with sqlite3.connect(tmp_path / "data" / FILE) as connection:
+            connection.execute("UPDATE region_profile SET body = ?", (wrong,))
+        assert store.all(RegionProfile) == []
+        assert store.counters.ignored == 1
+        store.put([region_profile(3, 2.0)])
+        found = store.get(RegionProfile, "g")
+    assert found is not None
+    assert found.row == region_profile(3, 2.0)

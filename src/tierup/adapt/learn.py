@@ -12,15 +12,17 @@ import msgspec
 from tierup.events import Compared, shapes_text
 from tierup.profile.identity import identify
 from tierup.store.objects import object_key
-from tierup.store.rows import Decision, Machine, Measurement, Profile, Recipe, Region, Row
+from tierup.store.rows import Decision, Machine, Measurement, Profile, Recipe, Region, RegionProfile, Row
 
 if TYPE_CHECKING:
     from tierup.adapt.live import Timed
     from tierup.codegen.target import Target
+    from tierup.profile.execution import Profiles
     from tierup.runtime.progress import Signature
     from tierup.store.records import KernelError
 
 _TEXT = 2000  # what rows keep of a text
+_KEY = 200  # and of a key
 
 
 def decision_key(parts: Mapping[str, str], signatures: tuple[Signature, ...]) -> str:
@@ -90,4 +92,27 @@ def profile_rows(plan: str, machine: str, model: str, tier: int, program: int, t
         cuts = quantiles(found, n=100, method="inclusive") if len(found) > 1 else found * 99
         key = sha256(f"{plan} {machine} {text} {tier}".encode()).hexdigest()
         rows.append(Profile(key, machine, model[:_TEXT], text, tier, len(found), cuts[49], cuts[89], cuts[98]))
+    return rows
+
+
+def region_profile_rows(profiles: Profiles, machine: str, most: int, counters: Sequence[str] = ()) -> list[Row]:
+    """What is new in the histories of regions, those with the most new runs first; it counts as saved then."""
+    new = [
+        (history.new_runs, region, signature, history)
+        for region, histories in profiles.regions.items()
+        for signature, history in histories.items()
+        if history.new_runs and len(region) <= _KEY
+    ]
+    rows: list[Row] = []
+    for _, region, signature, history in sorted(new, key=lambda entry: -entry[0])[:most]:
+        shapes = tuple(shape for shape in signature if shape is not None)
+        text = shapes_text((shapes,))[:_TEXT]
+        key = sha256(f"{region} {machine} {text}".encode()).hexdigest()
+        times_us = tuple(min(time_us, 1e12) for time_us in history.times_us.last(history.new_times))
+        counts = tuple(min(max(count, 0.0), 1e30) for count in history.new_counts)
+        names = tuple(counters[: len(counts)])
+        rows.append(
+            RegionProfile(key, machine, region, text, history.new_runs, times_us, names, counts, history.new_counted)
+        )
+        history.saved()
     return rows

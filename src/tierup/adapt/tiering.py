@@ -36,7 +36,7 @@ from tierup.runtime.executable import Baseline, bind_plan, executable
 from tierup.runtime.kernels import publish_code
 from tierup.runtime.progress import Serving
 from tierup.runtime.warm import restore
-from tierup.store.objects import ObjectCache
+from tierup.store.objects import ObjectCache, program_digest
 from tierup.store.plans import Plans, cache_parts
 from tierup.store.private import make_private, write_whole
 from tierup.store.records import EntryRecord, KernelError, KernelRecord
@@ -111,7 +111,7 @@ def _with_plan_from_worker(climb: Climb, prove: Prove | None) -> None:
         kernels = _ready(climb, planned.programs, planned.target, prove or in_workers, refusing)
     worst = max((error.worst for error in errors.values()), default=0.0)
     climb.progress.events.add(Proved(len(kernels), worst, time.monotonic() - began_s))
-    entry = _with_kernels(entry, kernels, True, errors)
+    entry = _with_kernels(entry, planned.programs, kernels, True, errors)
     learned = _Learned(climb, planned, errors)
     try:
         tried = _try(climb, source, entry, learned.compared)
@@ -152,13 +152,14 @@ def _with_plan_from_here(climb: Climb, prove: Prove | None, forced: bool = False
     constants = bind_plan(plan, planned.weights, config.threads, climb.constants)
     program = executable(plan, planned.weights, baseline=baseline, constants=constants)
     publish_code(program, [kernel.code for kernel in kernels], planned.target)
-    measured = tuple(errors.items())
-    climb.go_live(program, Serving.of(plan, planned.signatures, baseline, constants, measured, planned.refused))
+    measured, regions = tuple(errors.items()), tuple(map(program_digest, planned.texts))
+    serving = Serving.of(plan, planned.signatures, baseline, constants, measured, planned.refused, regions)
+    climb.go_live(program, serving)
     if origin.source is not None and kernels and runs_images(planned.target) and refusing.lasts:
         plans, parts = _plans(config), cache_parts(config.precision)
         with _not_kept(climb):
             entry = make_entry(planned, imported, origin.source, parts, plans)
-            plans.write(origin.source, _with_kernels(entry, kernels, judge is not None, errors))
+            plans.write(origin.source, _with_kernels(entry, planned.texts, kernels, judge is not None, errors))
     origin.forget()
 
 
@@ -354,9 +355,11 @@ def _time_apart(climb: Climb, source: Source, entry: EntryRecord) -> tuple[Compa
 
 
 def _with_kernels(
-    entry: EntryRecord, kernels: Sequence[Built], proved: bool, errors: dict[int, KernelError]
+    entry: EntryRecord, texts: Sequence[str], kernels: Sequence[Built], proved: bool, errors: dict[int, KernelError]
 ) -> EntryRecord:
-    records = tuple(KernelRecord(kernel.key, kernel.code) for kernel in kernels)
+    records = tuple(
+        KernelRecord(kernel.key, kernel.code, program_digest(text)) for text, kernel in zip(texts, kernels, strict=True)
+    )
     plan = msgspec.structs.replace(entry.plan, kernels=records, proved=proved, errors=tuple(errors.items()))
     return msgspec.structs.replace(entry, plan=plan)
 

@@ -37,6 +37,8 @@ class Serving(msgspec.Struct, frozen=True):
     """What the kernel of each slot is called in the object cache."""
     refused: tuple[tuple[str, str], ...] = ()
     """Regions that the reference computes because their kernels were refused, and why."""
+    regions: tuple[str, ...] = ()
+    """What each slot's kernel computes: the SHA-256 of its tile program's text."""
 
     @classmethod
     def of(
@@ -47,13 +49,14 @@ class Serving(msgspec.Struct, frozen=True):
         constants: Constants | None = None,
         errors: tuple[tuple[int, KernelError], ...] = (),
         refused: tuple[tuple[str, str], ...] = (),
+        regions: tuple[str, ...] = (),
     ) -> Serving:
         """A plan's figures."""
         from tierup.plan.program import StepCode
 
         steps = plan.count(StepCode.KERNEL)
         figures = plan.slots, steps, plan.fallback_nodes
-        return cls(*figures, signatures, baseline, constants or {}, errors, refused=refused)
+        return cls(*figures, signatures, baseline, constants or {}, errors, refused=refused, regions=regions)
 
     @property
     def tier(self) -> int:

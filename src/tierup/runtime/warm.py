@@ -58,6 +58,7 @@ def restore(entry: Entry, origin: Origin, config: Config, known: Constants | Non
     serving = Serving(
         len(plan.kernels), plan.kernel_steps, plan.fallback_nodes, plan.signatures, baseline, constants, plan.errors,
         record.parts, tuple(kernel.key for kernel in plan.kernels), plan.refused,
+        tuple(kernel.region for kernel in plan.kernels),
     )  # fmt: skip
     return Warm(record.about, program, serving)
 

@@ -21,9 +21,9 @@ from sqlalchemy.exc import DatabaseError, OperationalError, SQLAlchemyError
 
 from tierup.errors import StoreError
 from tierup.store.private import make_private
-from tierup.store.rows import AGE_LIMIT_S, LIMITS, Row, name_of
+from tierup.store.rows import AGE_LIMIT_S, LIMITS, RegionProfile, Row, name_of
 
-SCHEMA = 1
+SCHEMA = 2
 FILE = "learned.sqlite"
 _WAIT_S = 2.0  # for a writer that holds the lock; then the store is left alone
 _BODY_LIMIT_BYTES = 1 << 16
@@ -92,10 +92,11 @@ class Store:
         self.close()
 
     def put(self, rows: Sequence[Row]) -> None:
-        """Write rows, all of them or none; one with a key that is there replaces it."""
+        """Write rows, all of them or none; one with a key that is there replaces it, or is added to it."""
         now_s = time.time()
         with self._begin() as connection:
-            for row in rows:
+            for given in rows:
+                row = self._together(connection, given)
                 table, body = _TABLES[type(row)], msgspec.msgpack.encode(row)
                 _DECODERS[type(row)].decode(body)  # numbers out of bounds are the writer's mistake
                 if len(body) > _BODY_LIMIT_BYTES:
@@ -158,6 +159,15 @@ class Store:
             for table in _TABLES.values():
                 connection.execute(table.delete())
         return total
+
+    def _together(self, connection: sql.Connection, row: Row) -> Row:
+        """A row with what is there under its key, where such rows add up."""
+        if not isinstance(row, RegionProfile):
+            return row
+        table = _TABLES[RegionProfile]
+        found = connection.execute(sql.select(table.c.body).where(table.c.key == row.key)).one_or_none()
+        earlier = None if found is None else self._decoded(RegionProfile, row.key, found.body)
+        return row if earlier is None else row.after(earlier)
 
     def _decoded(self, kind: type[_R], key: str, body: Any) -> _R | None:
         try:

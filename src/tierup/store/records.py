@@ -88,10 +88,12 @@ class CalloutRecord(msgspec.Struct, array_like=True, frozen=True):
 
 
 class KernelRecord(msgspec.Struct, array_like=True, frozen=True):
-    """A slot's kernel: the digest of its key in the object cache, and its image, so that one file is a warm start."""
+    """A slot's kernel: the digest of its key in the object cache, its image, so that one file is a warm start, and the
+    digest of its region."""
 
     key: str
     image: bytes
+    region: str = ""
 
 
 class KernelError(msgspec.Struct, array_like=True, frozen=True):

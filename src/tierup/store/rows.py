@@ -5,6 +5,7 @@ Recipes and measurements only: machine code never lies here, nor anything of a c
 
 from __future__ import annotations
 
+from math import ceil
 from typing import Annotated, Literal
 
 import msgspec
@@ -78,6 +79,37 @@ class Profile(msgspec.Struct, frozen=True, tag="profile", forbid_unknown_fields=
     p99_us: _Micros
 
 
+class RegionProfile(msgspec.Struct, frozen=True, tag="region_profile", forbid_unknown_fields=True):
+    """How long the runs of a region's kernel took, in calls of one signature on one machine: the last of them, the
+    oldest first, and their quantiles. `counts` are sums over the `counted` runs. Written again, it adds up."""
+
+    key: _Key
+    machine: _Key
+    region: _Key
+    signature: _Text
+    runs: _Count
+    times_us: Annotated[tuple[_Micros, ...], Meta(min_length=1, max_length=64)]
+    counters: Annotated[tuple[Annotated[str, Meta(max_length=40)], ...], Meta(max_length=8)] = ()
+    counts: Annotated[tuple[_Units, ...], Meta(max_length=8)] = ()
+    counted: _Count = 0
+
+    def after(self, earlier: RegionProfile) -> RegionProfile:
+        """Both together; `earlier` is what was known before."""
+        same = earlier.counters == self.counters and len(earlier.counts) == len(self.counts)
+        counts = tuple(min(a + b, 1e30) for a, b in zip(earlier.counts, self.counts, strict=True)) if same else ()
+        return msgspec.structs.replace(
+            self,
+            runs=min(earlier.runs + self.runs, 2**53),
+            times_us=(*earlier.times_us, *self.times_us)[-64:],
+            counts=counts if same else self.counts,
+            counted=min(earlier.counted + self.counted, 2**53) if same else self.counted,
+        )
+
+    def quantile(self, share: float) -> float:
+        """The smallest time that at least this share is no larger than."""
+        return sorted(self.times_us)[max(0, ceil(share * len(self.times_us)) - 1)]
+
+
 class Decision(msgspec.Struct, frozen=True, tag="decision", forbid_unknown_fields=True):
     """What became of a plan. The key names the model's content, what made the plan, and its signatures."""
 
@@ -98,7 +130,7 @@ class Quarantine(msgspec.Struct, frozen=True, tag="quarantine", forbid_unknown_f
     reason: _Text
 
 
-Row = Machine | Region | Recipe | Measurement | Profile | Decision | Quarantine
+Row = Machine | Region | Recipe | Measurement | Profile | RegionProfile | Decision | Quarantine
 
 # How many of each are kept: those that were used last.
 LIMITS: dict[type[Row], int] = {
@@ -107,6 +139,7 @@ LIMITS: dict[type[Row], int] = {
     Recipe: 20_000,
     Measurement: 50_000,
     Profile: 10_000,
+    RegionProfile: 50_000,
     Decision: 10_000,
     Quarantine: 10_000,
 }

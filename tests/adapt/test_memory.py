@@ -14,7 +14,7 @@ import tierup
 from tierup.adapt import tiering
 from tierup.adapt.memory import place_of
 from tierup.store.learned import FILE, Store
-from tierup.store.rows import Decision, Machine, Measurement, Quarantine, Recipe
+from tierup.store.rows import Decision, Machine, Measurement, Recipe
 
 
 @pytest.fixture(autouse=True)
@@ -67,20 +67,6 @@ def test_a_plan_that_was_refused_is_not_built_again(tmp_path: Path, monkeypatch:
         assert decision.row.failures == 1
         store.clear()
     assert climbed(tmp_path)["tier"] == 1
-
-
-def test_kernels_in_quarantine_do_not_serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    judged(monkeypatch, 0.5)
-    assert climbed(tmp_path)["tier"] == 1
-    with Store(place_of(settings(tmp_path))) as store:
-        kernel = store.all(Recipe)[0].row.key
-        store.clear()
-        store.put([Quarantine(kernel, "m", "it said 5")])
-    for plan in (tmp_path / "cache" / "plans").iterdir():
-        plan.unlink()
-    report = climbed(tmp_path)
-    assert (report["tier"], report["reason"]) == (0, "1 kernels are in quarantine: it said 5")
-    assert report["counters"]["refusals"] == 1
 
 
 def lock(folder: Path) -> Any:

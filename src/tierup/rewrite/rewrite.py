@@ -16,6 +16,7 @@ from tierup.rewrite.fold import fold, known_integers
 from tierup.rewrite.merge import merge
 from tierup.rewrite.narrow import narrow
 from tierup.rewrite.rules import simpler
+from tierup.rewrite.rules.affine import joined_constants
 from tierup.rewrite.rules.layout import channels_last
 from tierup.rewrite.rules.quantised import byte_products, byte_tensors
 from tierup.rewrite.rules.reforms import padded_pool, reformed
@@ -109,4 +110,6 @@ def lower_to_core(
         graph = walk(graph, weights, (rule,), assume).graph
     if on_words:
         graph = walk(graph, weights, (whole_words(graph),), assume).graph
-    return simplify(graph, weights, assume)  # what the decompositions wrote too carefully is gone
+    graph = simplify(graph, weights, assume)  # what the decompositions wrote too carefully is gone
+    joined = walk(graph, weights, (joined_constants(graph),), assume)  # which needs the constants that were folded
+    return walk(joined.graph, weights, (), assume).graph if joined.changes else graph

@@ -9,6 +9,7 @@ import numpy as np
 from tierup.ir.dims import READS, DimBuilder, apply
 from tierup.ir.graph import Graph, ValueId, Weights
 from tierup.ir.types import Array, Dim, DType, Sym, TensorType
+from tierup.lower.attention import lower_attention
 from tierup.lower.conv import lower_conv
 from tierup.lower.interpret import interpret
 from tierup.lower.kernel import Kernel, Panels
@@ -26,7 +27,7 @@ from tierup.runtime.constants import pack_panels
 
 LOWERINGS = {
     "rows": lower_rows, "known": lower_known, "recurrent": lower_recurrent, "scan": lower_scan,
-    "scatter": lower_scatter, "matmul": lower_matmul, "conv": lower_conv,
+    "scatter": lower_scatter, "matmul": lower_matmul, "conv": lower_conv, "attention": lower_attention,
 }  # fmt: skip
 LANES = 4  # ragged edges and several steps even in small tensors
 
@@ -77,7 +78,7 @@ class CutRun:
                 self.values[value] = np.asarray(result)
 
     def _region(self, region: Region) -> None:
-        more = {"dots": self.dots} if region.kind in ("matmul", "conv") else {}
+        more = {"dots": self.dots} if region.kind in ("matmul", "conv", "attention") else {}
         kernel = LOWERINGS[region.kind](self.graph, self.weights, region, self.dims, LANES, **more)
         self.kernels.append((region, kernel))
         passed = [buffer for buffer in kernel.program.buffers if buffer.mode != "scratch"]
@@ -87,10 +88,10 @@ class CutRun:
                 arrays[buffer.name] = pack_panels(self.values[value.value], value.width, form=value.form).reshape(-1)
             else:
                 arrays[buffer.name] = self._array(buffer, value)
+        scratch = np.full(self.size(kernel.scratch_bytes), 0xFF, np.uint8)  # NaN: nobody counts on zeros
         for buffer in kernel.program.buffers:
             if buffer.mode == "scratch":
-                count = self.size(kernel.scratch_bytes) // buffer.dtype.numpy.itemsize
-                arrays[buffer.name] = np.zeros(count, buffer.dtype.numpy)
+                arrays[buffer.name] = scratch.view(buffer.dtype.numpy)
         steps = [(self.size(extent), step) for extent, step in kernel.steps]
         assert steps == [(self._extent(kernel, number), grid.step) for number, grid in enumerate(kernel.program.grid)]
         sizes = [self.size(dim) for dim in kernel.sizes]

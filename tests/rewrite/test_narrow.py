@@ -59,3 +59,39 @@ def test_what_two_products_read_is_rounded_once() -> None:
 def test_others_stay(build: Build) -> None:
     graph, after, _ = narrowed(build)
     assert ops(after) == ops(graph)
+
+
+def test_batches_that_are_computed_are_rounded_before_they_are_turned() -> None:
+    def build(b: GraphBuilder) -> int:
+        k = b.op("core.transpose", f32(b, 2, "n", 6), perm=(0, 2, 1))
+        return b.op("core.matmul", f32(b, 2, "m", 6), k)
+
+    graph, after, weights = narrowed(build)
+    assert sorted(ops(after)) == ["core.cast", "core.cast", "core.matmul", "core.transpose"]
+    assert ops(after).index("core.transpose") > ops(after).index("core.cast")
+    k, q = (RANDOM.standard_normal((2, size, 6)).astype(np.float32) for size in (3, 4))
+    feeds = [k, q]
+    (exact,), (got,) = evaluate(graph, weights, feeds, wide=True), evaluate(after, weights, feeds)
+    size = np.abs(q.astype(np.float64)) @ np.abs(k.astype(np.float64)).swapaxes(1, 2)
+    assert (np.abs(got - exact) <= (BF16_ERROR_BOUND + 10 * 2.0**-23) * size).all()
+
+
+def test_a_number_that_multiplies_a_side_multiplies_the_product() -> None:
+    def build(b: GraphBuilder) -> int:
+        q = b.op("core.mul", f32(b, 2, "m", 6), const(b, 0.3))
+        k = b.op("core.div", f32(b, 2, 6, "n"), const(b, 0.7))
+        return b.op("core.matmul", q, k)
+
+    graph, after, weights = narrowed(build)
+    assert ops(after)[-3:] == ["core.matmul", "core.mul", "core.div"]
+    q, k = RANDOM.standard_normal((2, 3, 6)).astype(np.float32), RANDOM.standard_normal((2, 6, 4)).astype(np.float32)
+    (exact,), (got,) = evaluate(graph, weights, [q, k], wide=True), evaluate(after, weights, [q, k])
+    size = np.abs(q.astype(np.float64)) @ np.abs(k.astype(np.float64)) * 0.3 / 0.7
+    assert (np.abs(got - exact) <= (BF16_ERROR_BOUND + 20 * 2.0**-23) * size).all()
+
+
+def test_what_is_divided_by_a_side_is_no_factor() -> None:
+    _, after, _ = narrowed(
+        lambda b: b.op("core.matmul", b.op("core.div", const(b, 2.0), f32(b, 2, "m", 6)), f32(b, 2, 6, "n"))
+    )
+    assert ops(after)[-1] == "core.matmul"

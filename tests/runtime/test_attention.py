@@ -11,9 +11,12 @@ from onnx import TensorProto, numpy_helper
 from tests.security.models import model, node, value
 
 import tierup
+from tierup.codegen.target import target_of
 from tierup.frontends.onnx import load_onnx
+from tierup.ir.types import DType
 from tierup.plan.cut import cut
 from tierup.plan.regions import Region
+from tierup.profile.machine import identify
 from tierup.rewrite.assume import Assumptions
 from tierup.rewrite.rewrite import lower_to_core
 
@@ -72,18 +75,25 @@ def kinds(proto: onnx.ModelProto) -> list[str]:
     return [unit.kind for unit in cut(graph, imported.weights).order if isinstance(unit, Region)]
 
 
-def expected(feeds: dict[str, np.ndarray]) -> np.ndarray:
-    """In float64, joined."""
+def in_bf16(x: np.ndarray) -> np.ndarray:
+    return x.astype(np.float32).astype(DType.BF16.numpy).astype(np.float64)
+
+
+def expected(feeds: dict[str, np.ndarray], rounded: bool = False) -> np.ndarray:
+    """In float64, joined; with the sides of both products in bf16, if `rounded`."""
     q, k, v = (
         feeds[name].astype(np.float64).reshape(*feeds[name].shape[:2], HEADS, WIDTH).transpose(0, 2, 1, 3)
         for name in "qkv"
     )
+    if rounded:
+        q, k, v = map(in_bf16, (q, k, v))
     scores = q @ k.swapaxes(-1, -2) * WIDTH**-0.5
     mask = feeds.get("mask")
     if mask is not None:
         scores = np.where(mask, scores, -1e30) if mask.dtype == bool else scores + mask
     weights = np.exp(scores - scores.max(-1, keepdims=True, initial=-np.inf))
-    return weights / weights.sum(-1, keepdims=True) @ v
+    weights = weights / weights.sum(-1, keepdims=True)
+    return (in_bf16(weights) if rounded else weights) @ v
 
 
 def draw(b: int, m: int, n: int, mask: str) -> dict[str, np.ndarray]:
@@ -135,6 +145,23 @@ def test_numbers_of_keys_that_fill_panels_or_do_not(n: int) -> None:
     feeds = draw(1, 11, n, "float")
     wanted = expected(feeds).transpose(0, 2, 1, 3).reshape(1, 11, HEADS * WIDTH)
     np.testing.assert_allclose(compiled.run(feeds)["y"], wanted, atol=4e-6)
+
+
+TARGET = target_of(identify())
+
+
+@pytest.mark.skipif(TARGET is None or "dot_bf16" not in TARGET.dots, reason="this machine multiplies no pairs of bf16")
+@pytest.mark.parametrize("mask", ["", "float"])
+def test_in_bf16(mask: str) -> None:
+    """Sides of products are rounded, sums are not. A weight that lies between two of bf16 may go to either."""
+    compiled = tierup.load(exported(mask=mask), config=tierup.Config(force_tier=1, precision="bf16"))
+    assert compiled.report().fallback_nodes == 0
+    for b, m, n in ((1, 1, 1), (2, 9, 9), (1, 33, 70), (3, 7, 101), (2, 15, 2), (0, 4, 4), (2, 0, 5), (1, 197, 197)):
+        feeds = draw(b, m, n, mask)
+        wanted = expected(feeds, rounded=True).transpose(0, 2, 1, 3).reshape(b, m, HEADS * WIDTH)
+        off = np.abs(compiled.run(feeds)["y"] - wanted)
+        assert off.max(initial=0) <= 2.0**-8 * np.abs(feeds["v"]).max(initial=0)
+        assert (off > 4e-6).sum() <= 0.02 * off.size
 
 
 def test_a_row_without_a_key_is_what_softmax_makes_of_it() -> None:

@@ -163,6 +163,13 @@ class DimBuilder:
         """Whether a size is known to be more than 0."""
         return isinstance(dim, int) and dim > 0
 
+    def is_multiple(self, dim: Dim, number: int) -> bool:
+        """Whether a size is known to be a multiple of a number."""
+        if isinstance(dim, int):
+            return dim % number == 0
+        op = self.ops[dim.id]
+        return op.op == "mul" and any(self.is_multiple(factor, number) for factor in op.args)
+
     def product(self, dims: Sequence[Dim]) -> Dim:
         result: Dim = 1
         for dim in dims:

@@ -3,12 +3,15 @@
 For each batch and head: k is turned over into panels of keys, once; what is left of the wide ones goes into narrow
 ones. Then, for a few queries at a time, their scores are written to scratch, turned into weights some rows at a time,
 and multiplied with v; what is in memory are the scores of these few queries, which stay in the first-level cache.
+
+Sides in bf16 are multiplied in pairs where the machine does that (`dots`): q and k lie so already, pairs of v's rows
+are put together in scratch, and weights are rounded there. Then scratch has three faces: floats, halves and words.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence, Set
+from dataclasses import dataclass, replace
 
 from tierup.ir.dims import DimBuilder
 from tierup.ir.graph import Graph, Node, ValueId, Weights
@@ -33,7 +36,7 @@ from tierup.lower.tile import (
     Tile,
     TileProgram,
 )
-from tierup.lower.views import View, Views
+from tierup.lower.views import View, Views, paired
 from tierup.plan.attention import Roles, roles
 from tierup.plan.regions import Region
 
@@ -45,27 +48,37 @@ _WEIGHED_ROWS = 4
 _WORK_FLOPS = 60_000  # less is not worth a fork-join; as for products
 
 
-def lower_attention(graph: Graph, weights: Weights, region: Region, dims: DimBuilder, lanes: int) -> Kernel:
-    """The kernel of an attention region."""
-    return _Attention(graph, weights, region, dims, lanes).kernel()
+_HALF = 16  # bits
+
+
+def lower_attention(
+    graph: Graph, weights: Weights, region: Region, dims: DimBuilder, lanes: int, dots: Set[str] = frozenset()
+) -> Kernel:
+    """The kernel of an attention region; `dots` are the maps of words that the machine has instructions for."""
+    return _Attention(graph, weights, region, dims, lanes, dots).kernel()
 
 
 @dataclass(frozen=True)
 class _Scratch:
-    """Where things lie in a thread's scratch, in elements: panels of k, scores of the rows at hand, 1 / their sums.
+    """Where things lie in a thread's scratch, in floats: panels of k, pairs of v's rows, scores of the rows at hand,
+    1 / their sums, and their weights as halves.
 
     `wide` is how many keys lie in wide panels.
     """
 
     wide: Dim
+    pairs: Dim
     scores: Dim
     row: Dim
     sums: Dim
+    halves: Dim
     total: Dim
 
 
 class _Attention:
-    def __init__(self, graph: Graph, weights: Weights, region: Region, dims: DimBuilder, lanes: int) -> None:
+    def __init__(
+        self, graph: Graph, weights: Weights, region: Region, dims: DimBuilder, lanes: int, dots: Set[str]
+    ) -> None:
         self._graph, self._weights, self._dims, self._lanes = graph, weights, dims, lanes
         self._roles: Roles = roles(graph, region)
         self._sizes, self._names = Sizes(), Names()
@@ -79,6 +92,9 @@ class _Attention:
         self._d = self._shape(self._roles.query)[-1]
         self._e = self._shape(self._roles.value)[-1]
         self._operands: dict[ValueId, str] = {}
+        self._steps, self._words = self._d, False  # of a score's sum, and whether these are words
+        if self._roles.rounded and "dot_bf16" in dots:
+            self._as_words()
         self._scratch = self._lay_out()
 
     def _shape(self, value: ValueId) -> tuple[Dim, ...]:
@@ -87,16 +103,28 @@ class _Attention:
         assert type.shape is not None
         return type.shape
 
+    def _as_words(self) -> None:
+        """Computes on words of two where all sides are bf16 and lie so."""
+        narrow = all(self._dtype(view.base) is DType.BF16 for view in (self._q, self._k, self._v))
+        q, k = paired(self._q, self._dims), paired(self._k, self._dims)
+        if narrow and q is not None and k is not None:
+            self._q, self._k, self._words = q, k, True
+            self._steps = self._dims.floordiv(self._d, 2)
+
     def _lay_out(self) -> _Scratch:
         dims = self._dims
         wide = dims.mul(dims.floordiv(self._n, self._width), self._width)
         row = dims.mul(dims.ceildiv(self._n, self._lanes), self._lanes)
-        scores = dims.mul(row, self._d)
+        pairs = dims.mul(row, self._steps)
+        scores = dims.add(pairs, dims.mul(dims.ceildiv(self._n, 2), self._e)) if self._words else pairs
         sums = dims.add(scores, dims.mul(row, _ROWS[0]))
-        return _Scratch(wide, scores, row, sums, dims.add(sums, self._lanes))
+        halves = dims.add(sums, max(self._lanes, _ROWS[0]))
+        total = dims.add(halves, dims.mul(row, _ROWS[0] // 2)) if self._roles.rounded else halves
+        return _Scratch(wide, pairs, scores, row, sums, halves, total)
 
     def kernel(self) -> Kernel:
         body: list[Statement] = [self._turn_keys(*panels) for panels in self._panels()]
+        body += self._pair_values() if self._words else []
         begin: Dim = 0
         for rows in _ROWS:
             tiles = self._dims.floordiv(self._dims.sub(self._m, begin), rows)
@@ -104,12 +132,17 @@ class _Attention:
             if begin != end:
                 body.append(self._rows(rows, begin, end))
             begin = end
-        buffers = [Buffer("q", DType.F32), Buffer("k", DType.F32), Buffer("v", DType.F32)]
+        sides = (("q", self._q, DType.I32), ("k", self._k, DType.I32), ("v", self._v, DType.U16))
+        buffers = [Buffer(n, words if self._words else self._dtype(view.base)) for n, view, words in sides]
         buffers += [Buffer(name, self._dtype(value)) for value, name in self._operands.items()]
-        buffers += [Buffer("out", DType.F32, "out"), Buffer("scratch", DType.F32, "scratch")]
+        buffers.append(Buffer("out", self._dtype(self._roles.result), "out"))
+        faces = [("scratch", DType.F32)]
+        faces += [("halves", DType.BF16)] if self._roles.rounded else []
+        faces += [("words", DType.I32)] if self._words else []
+        buffers += [Buffer(name, dtype, "scratch") for name, dtype in faces]
         batch = self._batch or [1]
         grid = tuple(Grid(f"g{axis}", self._sizes.of(size), 1) for axis, size in enumerate(batch))
-        vector = (*(axis for axis, *_ in self._panels()), "w", "e")
+        vector = (*(axis for axis, *_ in self._panels()), "w", "e", *(("p",) if self._words else ()))
         program = TileProgram("attention", tuple(buffers), len(self._sizes.dims), grid, tuple(body), vector)
         flops = self._dims.product([2, self._m, self._n, self._dims.add(self._d, self._e)])
         return Kernel(
@@ -146,14 +179,47 @@ class _Attention:
 
     def _in_panels(self, axis: str, width: int, inner: str) -> Index:
         """The keys in scratch: panels of `width` keys, in each the d-th elements of all its keys side by side."""
-        return Index(((axis, 1), (inner, width)), 0, ((axis, self._sizes.of(self._d)),))
+        return Index(((axis, 1), (inner, width)), 0, ((axis, self._sizes.of(self._steps)),))
+
+    @property
+    def _side(self) -> tuple[DType, str]:
+        """What sides are read as, and the face of scratch that has them."""
+        return (DType.I32, "words") if self._words else (DType.F32, "scratch")
 
     def _turn_keys(self, axis: str, begin: Dim, end: Dim, width: int) -> Loop:
-        name = self._names.new("k")
-        load = Load(name, Tile(DType.F32, ("c", axis)), "k", self._at(self._k, axis, "c"))
-        turn = (load, Store("scratch", self._in_panels(axis, width, "c"), name))
-        inner = Loop("c", self._sizes.of(self._d), self._lanes, turn)
+        name, (dtype, face) = self._names.new("k"), self._side
+        load = Load(name, Tile(dtype, ("c", axis)), "k", self._at(self._k, axis, "c"))
+        turn = (load, Store(face, self._in_panels(axis, width, "c"), name))
+        inner = Loop("c", self._sizes.of(self._steps), self._lanes, turn)
         return self._over_panels(axis, begin, end, width, (inner,))
+
+    def _pair_values(self) -> list[Statement]:
+        """The rows of v in scratch, elements of two rows side by side; beside a last one are zeros."""
+        pairs, sizes = self._dims.floordiv(self._n, 2), self._sizes
+        loops = [self._paired_rows("b", 0, pairs, 2)]
+        if not self._dims.is_multiple(self._n, 2):
+            loops.append(self._paired_rows("l2", pairs, self._dims.ceildiv(self._n, 2), 1))
+        return [Loop("p", sizes.of(self._e), self._lanes, tuple(loops))]
+
+    def _paired_rows(self, t: str, begin: Dim, end: Dim, rows: int) -> Loop:
+        names, sizes, tile = self._names, self._sizes, Tile(DType.I32, ("p",))
+        *outer, row, column = self._v.strides
+        first = self._at(replace(self._v, strides=(*outer, self._dims.mul(row, 2), column)), t, "p")
+        low, high, bits, moved, word = (names.new(hint) for hint in ("low", "high", "bits", "moved", "word"))
+        body: list[Statement] = [Load(low, tile, "v", first)]
+        if rows == 2:
+            second = replace(first, offset=sizes.of(self._dims.add(self._v.offset, row)))
+            body += [
+                Load(high, tile, "v", second),
+                Fill(bits, Tile(DType.I32), _HALF),
+                Map(moved, tile, "shl", (high, bits)),
+                Map(word, tile, "or", (low, moved)),
+            ]
+        body.append(Store("words", self._in_pairs(t, "p"), word if rows == 2 else low))
+        return Loop(t, sizes.of(end), 1, tuple(body), begin=sizes.of(begin))
+
+    def _in_pairs(self, t: str, column: str) -> Index:
+        return Index(((t, self._sizes.of(self._e)), (column, 1)), self._sizes.of(self._scratch.pairs))
 
     def _rows(self, rows: int, begin: Dim, end: Dim) -> Loop:
         """Everything for `rows` queries at a time."""
@@ -168,26 +234,34 @@ class _Attention:
         return Index(((i, row), (column, 1)), self._sizes.of(self._scratch.scores), ((i, 0),))
 
     def _scores(self, i: str, rows: int, axis: str, begin: Dim, end: Dim, width: int) -> Loop:
-        names, tile = self._names, Tile(DType.F32, (i, axis))
-        zero, old, new, total, q, k = (names.new(hint) for hint in ("zero", "old", "new", "sum", "q", "k"))
-        inner = f"d{rows}"
-        dot = Loop(
-            inner,
-            self._sizes.of(self._d),
-            1,
-            (
-                Load(k, Tile(DType.F32, (inner, axis)), "scratch", self._in_panels(axis, width, inner)),
-                Load(q, Tile(DType.F32, (i, inner)), "q", self._at(self._q, i, inner)),
-                Dot(new, tile, q, k, old, inner),
-            ),
-            ((old, zero),),
-            (new,),
-            (total,),
-        )
-        body: list[Statement] = [Fill(zero, tile, 0.0), dot]
+        (dtype, face), k, q, inner = self._side, self._names.new("k"), self._names.new("q"), f"d{rows}"
+        right = Load(k, Tile(dtype, (inner, axis)), face, self._in_panels(axis, width, inner))
+        left = Load(q, Tile(dtype, (i, inner)), "q", self._at(self._q, i, inner))
+        body: list[Statement] = []
+        total = self._sums(body, (i, axis), inner, self._steps, left, right)
         result = self._maps(body, i, axis, total)
         body.append(Store("scratch", self._row_index(i, axis), result))
         return self._over_panels(axis, begin, end, width, body)
+
+    def _sums(
+        self, body: list[Statement], axes: tuple[str, str], inner: str, steps: Dim, left: Load, right: Load
+    ) -> str:
+        """The sums of a tile of products, along `inner`."""
+        zero, old, new, sums, total = (self._names.new(hint) for hint in ("zero", "old", "new", "sums", "sum"))
+        row, column = axes
+        tile = Tile(DType.F32, (row, inner, column) if self._words else axes)
+        step: Statement = Dot(new, tile, left.out, right.out, old, inner)
+        if self._words:
+            step = Map(new, tile, "dot_bf16", (left.out, right.out, old))
+        loads = (right, left, step)
+        body += [
+            Fill(zero, tile, 0.0),
+            Loop(inner, self._sizes.of(steps), 1, loads, ((old, zero),), (new,), (sums,)),
+        ]
+        if not self._words:
+            return sums
+        body.append(Reduce(total, Tile(DType.F32, axes), "sum", sums, inner))
+        return total
 
     def _maps(self, body: list[Statement], i: str, axis: str, total: str) -> str:
         """What happens to the scores before the softmax: scale, mask. Factors of q and k are applied here."""
@@ -262,7 +336,8 @@ class _Attention:
             (after,),
             (sums,),
         )
-        left = one if self._roles.after else inverse  # what the product is still to be multiplied with
+        finished = self._roles.rounded or bool(self._roles.after)
+        left = one if finished else inverse  # what the product is still to be multiplied with
         body = (
             Fill(least, vector, float("-inf")),
             largest,
@@ -274,21 +349,36 @@ class _Attention:
             *divide,
             Fill(one, single, 1.0),
             Map(inverse, single, "div", (one, divisor)),
-            *(self._finish(row, vector, inverse) if self._roles.after else ()),
+            *(self._finish(row, vector, inverse) if finished else ()),
             Store("scratch", Index(((r, 1),), self._sizes.of(self._scratch.sums)), left),
         )
         return Loop(r, rows, min(rows, _WEIGHED_ROWS), body)
 
     def _finish(self, row: Index, vector: Tile, inverse: str) -> tuple[Statement, ...]:
-        """Maps on the weights themselves need them divided before the product, in a pass of their own."""
+        """Maps on the weights themselves, and their rounding, need them divided before the product, in a pass of their
+        own."""
         raw, weight = self._names.new("w"), self._names.new("w")
         body: list[Statement] = [
             Load(raw, vector, "scratch", row),
             Map(weight, vector, "mul", (raw, inverse)),
         ]
         result = self._row_maps(body, self._roles.after, weight, vector)
-        body.append(Store("scratch", row, result))
-        return (Loop("w", self._sizes.of(self._n), self._lanes, tuple(body)),)
+        if not self._roles.rounded:
+            body.append(Store("scratch", row, result))
+            return (Loop("w", self._sizes.of(self._n), self._lanes, tuple(body)),)
+        r = vector.axes[0]
+        body.append(Store("halves", self._halves_index(r, "w"), result))
+        loops = [Loop("w", self._sizes.of(self._n), self._lanes, tuple(body))]
+        if self._words and not self._dims.is_multiple(self._n, 2):
+            nought, z, even = self._names.new("zero"), "z" + r, self._dims.mul(self._dims.ceildiv(self._n, 2), 2)
+            store = (Fill(nought, Tile(DType.F32, (r,)), 0.0), Store("halves", self._halves_index(r, z), nought))
+            loops.append(Loop(z, self._sizes.of(even), 1, store, begin=self._sizes.of(self._n)))
+        return tuple(loops)
+
+    def _halves_index(self, r: str, column: str) -> Index:
+        """Rounded weights of the rows at hand."""
+        row, offset = self._scratch.row, self._dims.mul(self._scratch.halves, 2)
+        return Index(((r, self._sizes.of(row)), (column, 1)), self._sizes.of(offset))
 
     def _row_maps(self, body: list[Statement], nodes: tuple[Node, ...], reduced: str, tile: Tile) -> str:
         """Maps on one value: the largest score of a row, the sum of its weights, the weights. Some exporters treat rows
@@ -312,33 +402,28 @@ class _Attention:
         return last
 
     def _product(self, i: str, rows: int) -> Loop:
-        names, tile = self._names, Tile(DType.F32, (i, "e"))
-        zero, old, new, total, p, v, inverse, result = (
-            names.new(h) for h in ("zero", "old", "new", "sum", "p", "v", "inverse", "result")
-        )
-        t = f"t{rows}"
-        dot = Loop(
-            t,
-            self._sizes.of(self._n),
-            1,
-            (
-                Load(v, Tile(DType.F32, (t, "e")), "v", self._at(self._v, t, "e")),
-                Load(p, Tile(DType.F32, (i, t)), "scratch", self._row_index(i, t)),
-                Dot(new, tile, p, v, old, t),
-            ),
-            ((old, zero),),
-            (new,),
-            (total,),
-        )
+        p, v, inverse, result = (self._names.new(hint) for hint in ("p", "v", "inverse", "result"))
+        (dtype, _), t, steps = self._side, f"t{rows}", self._n
+        right = Load(v, Tile(dtype, (t, "e")), "v", self._at(self._v, t, "e"))
+        left = Load(p, Tile(dtype, (i, t)), "scratch", self._row_index(i, t))
+        if self._roles.rounded:
+            halves = self._halves_index(i, t)
+            left = replace(left, buffer="halves", index=replace(halves, starts=((i, 0),)))
+        if self._words:
+            steps = self._dims.ceildiv(self._n, 2)
+            row = self._sizes.of(self._dims.floordiv(self._scratch.row, 2))
+            words = Index(((i, row), (t, 1)), self._sizes.of(self._scratch.halves), ((i, 0),))
+            left = replace(left, buffer="words", index=words)
+            right = replace(right, buffer="words", index=self._in_pairs(t, "e"))
+        body: list[Statement] = []
+        total = self._sums(body, (i, "e"), t, steps, left, right)
         sums = Index(((i, 1),), self._sizes.of(self._scratch.sums), ((i, 0),))
-        body: tuple[Statement, ...] = (
-            Fill(zero, tile, 0.0),
-            dot,
+        body += [
             Load(inverse, Tile(DType.F32, (i,)), "scratch", sums),
-            Map(result, tile, "mul", (total, inverse)),
+            Map(result, Tile(DType.F32, (i, "e")), "mul", (total, inverse)),
             Store("out", self._out_index(i), result),
-        )
-        return Loop("e", self._sizes.of(self._e), self._width, body)
+        ]
+        return Loop("e", self._sizes.of(self._e), self._width, tuple(body))
 
     def _out_index(self, i: str) -> Index:
         """Row-major, or turned as the transpose behind the product would have it."""

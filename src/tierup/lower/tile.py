@@ -51,7 +51,8 @@ Size = int | Arg
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """Memory that a call passes: elements of one dtype. `mode` is "in", "out" or "scratch" (one for each thread)."""
+    """Memory that a call passes: elements of one dtype. `mode` is "in", "out" or "scratch": one for each thread, which
+    all scratch buffers of a program share."""
 
     name: str
     dtype: DType

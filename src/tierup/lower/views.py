@@ -153,6 +153,17 @@ class Views:
         return replace(view, shape=shape, strides=tuple(1 if size == 1 else next(left) for size in shape))
 
 
+def paired(view: View, dims: DimBuilder) -> View | None:
+    """A view of 16-bit elements as one of words of two that lie side by side; None where a row may begin amid one."""
+    *strides, last = (2 if size == 1 else stride for size, stride in zip(view.shape, view.strides, strict=True))
+    if last != 1 or not all(dims.is_multiple(size, 2) for size in (view.shape[-1], view.offset, *strides)):
+        return None
+    *shape, columns = view.shape
+    halved = tuple(dims.floordiv(stride, 2) for stride in strides)
+    offset = dims.floordiv(view.offset, 2)
+    return replace(view, shape=(*shape, dims.floordiv(columns, 2)), strides=(*halved, 1), offset=offset)
+
+
 def row_major(shape: Shape, dims: DimBuilder) -> tuple[Dim, ...]:
     """The strides of elements that lie one after another."""
     strides: list[Dim] = []

@@ -20,7 +20,8 @@ class Roles:
     """What the parts of an attention region are.
 
     `key` is given as kᵀ. `maps` act on the scores, `shift` on the largest of a row, `divisor` on the sum of a row's
-    weights, `after` on the weights, whose value is `weights`. `order` is how the result is transposed.
+    weights, `after` on the weights, whose value is `weights`. `rounded`: then they are rounded to bf16. `order` is how
+    the result is transposed; it may be rounded, too.
     """
 
     query: ValueId
@@ -32,6 +33,7 @@ class Roles:
     divisor: tuple[Node, ...]
     weights: ValueId
     after: tuple[Node, ...]
+    rounded: bool
     result: ValueId
     order: tuple[int, ...]
 
@@ -52,6 +54,7 @@ def roles(graph: Graph, region: Region) -> Roles:
     first, last = ops.index("core.matmul"), len(ops) - 1 - ops[::-1].index("core.matmul")
     top, exp, total = (ops.index(op, first) for op in ("core.reduce_max", "core.exp", "core.reduce_sum"))
     div = next(n for n in range(total, last) if ops[n] == "core.div" and nodes[n].inputs[0] == nodes[exp].outputs[0])
+    rounded = tensor(graph, nodes[last].inputs[0]).dtype is DType.BF16
     return Roles(
         query=_given(nodes[first].inputs[0]),
         key=_given(nodes[first].inputs[1]),
@@ -61,7 +64,8 @@ def roles(graph: Graph, region: Region) -> Roles:
         shift=tuple(nodes[top + 1 : exp - 1]),
         divisor=tuple(nodes[total + 1 : div]),
         weights=_given(nodes[div].outputs[0]),
-        after=tuple(nodes[div + 1 : last]),
+        after=tuple(nodes[div + 1 : last - rounded]),
+        rounded=rounded,
         result=_given(nodes[-1].outputs[0]),
         order=tuple(nodes[-1].attrs["perm"]) if ops[-1] == "core.transpose" else (),
     )
@@ -81,7 +85,10 @@ class _Finder:
         second = self._graph.nodes[product]
         if not self._is_product(product):
             return None
-        after = self._between(second.inputs[0], product, lambda index: self._graph.nodes[index].op == "core.div")
+        weights, user, rounding = second.inputs[0], product, self._behind(second.inputs[0])
+        if rounding is not None and self._rounds(rounding) and self._only(weights, [product]):
+            weights, user = self._graph.nodes[rounding].inputs[0], rounding
+        after = self._between(weights, user, lambda index: self._graph.nodes[index].op == "core.div")
         softmax = self._softmax(after[0]) if after is not None else None
         if after is None or softmax is None:
             return None
@@ -89,7 +96,7 @@ class _Finder:
         maps = self._maps(scores)
         if maps is None:
             return None
-        nodes = {*maps, *softmax, *after, product, *self._transpose(second)}
+        nodes = {*maps, *softmax, *after, user, product, *self._behind_product(second)}
         return sorted(nodes), shape_of(tensor(self._graph, scores))
 
     def _is_product(self, index: int) -> bool:
@@ -210,14 +217,31 @@ class _Finder:
             value = next((v for v in same if v in self._producer), None)
         return False
 
-    def _transpose(self, product: Node) -> list[int]:
-        """The transpose behind the product, if nothing else reads what is between and rows stay rows."""
-        result = product.outputs[0]
+    def _behind_product(self, product: Node) -> list[int]:
+        """A rounding to bf16 behind the product and then a transpose that leaves rows whole, if nothing else reads what
+        is between."""
+        found: list[int] = []
+        following = self._single_use(product)
+        if following is not None and self._rounds(following):
+            found.append(following)
+            following = self._single_use(self._graph.nodes[following])
+        if following is not None and self._turns(following):
+            found.append(following)
+        return found
+
+    def _single_use(self, node: Node) -> int | None:
+        """The one that reads a node's result, if nobody else does."""
+        result = node.outputs[0]
         users = self._uses.get(result, []) if result is not None else []
-        if len(users) != 1 or not self._only(result, users):
-            return []
-        node = self._graph.nodes[users[0]]
+        return users[0] if len(users) == 1 and self._only(result, users) else None
+
+    def _rounds(self, index: int) -> bool:
+        node = self._graph.nodes[index]
+        return node.op == "core.cast" and tensor(self._graph, node.outputs[0]).dtype is DType.BF16
+
+    def _turns(self, index: int) -> bool:
+        node = self._graph.nodes[index]
         if node.op != "core.transpose" or legality(self._graph, node) is not None:
-            return []
-        order = tuple(node.attrs["perm"])
-        return users if order[-1] == len(order) - 1 else []
+            return False
+        *_, last = order = tuple(node.attrs["perm"])
+        return bool(last == len(order) - 1)

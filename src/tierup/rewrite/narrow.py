@@ -2,25 +2,32 @@
 
 Only where the user asks for it. The roundings are casts in the graph, so that whoever computes a side writes it
 rounded, and every kernel is judged by what it is given. Rounding to nearest is off by at most 2^-8 of a number, so of
-each product a · w by at most (2^-7 + 2^-16) · |a · w|, and of a sum by at most that part of Σ |a · w|.
+each product a · w by at most (2^-7 + 2^-16) · |a · w|, and of a sum by at most that part of Σ |a · w|. A number that
+multiplies all of a side is rounding's equal: it is taken out, and multiplies the product instead.
 """
 
 from __future__ import annotations
 
-from tierup.ir.graph import Node
+from tierup.ir.graph import Node, ValueId
 from tierup.ir.types import DType
 from tierup.rewrite.decompose.core import Core
 from tierup.rewrite.walk import Rewriter, Values
 
+_VIEWS = ("core.reshape", "core.transpose")
+_BATCHED = 3  # axes of the sides of products of which one is computed for each batch or head
+
 
 def narrow(out: Rewriter, node: Node) -> Values | None:
-    """a · w = Σ bf16(a) · bf16(w) in f32, where w is a constant matrix of pairs of rows; bytes are exact in bf16."""
+    """a · w = Σ bf16(a) · bf16(w) in f32, where w is a constant matrix of pairs of rows, or both are batches that are
+    computed, as in attention; bytes are exact in bf16."""
     if node.op != "core.matmul" or "to" in node.attrs:
         return None
     a, w = node.inputs
     shape = out.shape(w)
     if a is None or w is None or shape is None or out.dtype(w) is not DType.F32:
         return None
+    if out.digest_of(w) is None and len(shape) >= _BATCHED and out.dtype(a) is DType.F32 and out.digest_of(a) is None:
+        return _computed(out, a, w)
     if len(shape) != 2 or not isinstance(shape[0], int) or shape[0] % 2:
         return None
     behind = out.producer(w)
@@ -29,4 +36,47 @@ def narrow(out: Rewriter, node: Node) -> Values | None:
     if w is None or out.digest_of(w) is None:
         return None
     b = Core(out)
-    return [b.op("matmul", b.cast(a, DType.BF16), b.cast(w, DType.BF16), to=DType.F32.code)]
+    return [b.op("matmul", _rounded(out, a, None), b.cast(w, DType.BF16), to=DType.F32.code)]
+
+
+def _computed(out: Rewriter, a: ValueId, w: ValueId) -> Values:
+    b, factors = Core(out), list[Node]()
+    left, right = _rounded(out, a, factors), _rounded(out, w, factors)
+    result = b.op("matmul", left, right, to=DType.F32.code)
+    for scaled in factors:
+        factor = _factor(out, scaled)
+        assert factor is not None
+        result = b.op(scaled.op.removeprefix("core."), result, factor)
+    return [result]
+
+
+def _rounded(out: Rewriter, value: ValueId, factors: list[Node] | None) -> ValueId:
+    """The value in bf16, rounded before it is turned or divided anew: whoever computes it writes it so. With `factors`,
+    multiplications of all of it by a number are left out and noted there."""
+    behind = out.producer(value)
+    source = None if behind is None else behind.inputs[0]
+    if behind is not None and source is not None and behind.op in _VIEWS:
+        rounded = _rounded(out, source, factors)
+        (result,) = out.node(behind.op, (rounded, *behind.inputs[1:]), behind.attrs, version=behind.version)
+        assert result is not None
+        return result
+    if behind is not None and factors is not None and _factor(out, behind) is not None:
+        factors.append(behind)
+        (source,) = (side for side in behind.inputs if side != _factor(out, behind))
+        assert source is not None
+        return _rounded(out, source, factors)
+    return Core(out).cast(value, DType.BF16)
+
+
+def _factor(out: Rewriter, node: Node) -> ValueId | None:
+    """The single number that a node multiplies or divides all of a value by."""
+    if node.op not in ("core.mul", "core.div"):
+        return None
+    for number, other in ((1, 0), (0, 1))[: 2 if node.op == "core.mul" else 1]:
+        factor, value = node.inputs[number], node.inputs[other]
+        shape = out.shape(factor)
+        if factor is None or shape is None or factor == value or out.digest_of(factor) is None:
+            continue
+        if all(size == 1 for size in shape) and out.shape(value) == out.shape(node.outputs[0]):
+            return factor
+    return None

@@ -87,8 +87,10 @@ def close_sizes(graph: Graph, weights: Weights, signature: Sequence[Shape]) -> G
 
 
 def narrow_products(graph: Graph, weights: Weights, assume: Assumptions | None = None) -> Graph:
-    """Afterwards: products with constants round both sides to bf16. What is rounded is rounded once."""
-    return walk(graph, weights, (narrow, merge), assume).graph
+    """Afterwards: products with constants, and those of batches, round both sides to bf16. What is rounded is rounded
+    once."""
+    graph = walk(graph, weights, (narrow, merge), assume).graph
+    return walk(graph, weights, (), assume).graph  # without what stood where it is rounded earlier now
 
 
 def lower_to_core(

@@ -32,10 +32,10 @@ from tierup.runtime.standins import StandIn, Unit, results_of, with_stand_ins
 from tierup.store.objects import program_digest
 
 _HEAP, _ARENA = 0, 1
-_ON_WORDS = {"matmul": lower_matmul, "conv": lower_conv}
+_ON_WORDS = {"matmul": lower_matmul, "conv": lower_conv, "attention": lower_attention}
 _LOWERINGS = {
-    "rows": lower_rows, "attention": lower_attention, "known": lower_known,
-    "recurrent": lower_recurrent, "scan": lower_scan, "scatter": lower_scatter,
+    "rows": lower_rows, "known": lower_known, "recurrent": lower_recurrent, "scan": lower_scan,
+    "scatter": lower_scatter,
 }  # fmt: skip
 
 

@@ -16,7 +16,6 @@ from tierup.adapt import tiering
 from tierup.adapt.contest import try_plan
 from tierup.adapt.messages import CallRecord, Failure, TriedPlan, TryPlan
 from tierup.adapt.tensors import array_of, records_of
-from tierup.adapt.tiering import is_better
 from tierup.events import Compared
 from tierup.frontends.onnx import load_onnx
 from tierup.plan.baseline import baseline
@@ -46,15 +45,6 @@ def compared(gain: float, margin: float = 0.01) -> Compared:
     return Compared(((3, 40),), 9, 100.0, 100.0 * (1 - gain), gain, margin)
 
 
-def test_a_gain_must_be_above_noise_and_nothing_may_lose() -> None:
-    assert is_better([compared(0.1)])
-    assert not is_better([compared(0.1, margin=0.2)])
-    assert not is_better([compared(0.015, margin=0.001)])  # too little to bother
-    assert is_better([compared(0.1), compared(-0.01, margin=0.02)])
-    assert not is_better([compared(0.5), compared(-0.1)])
-    assert not is_better([])
-
-
 def test_the_way_up_is_an_event_at_each_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tiering, "_time_apart", lambda *_: (compared(0.5),))
     loaded = tierup.load(saved(tmp_path, perceptron()), config=settings(tmp_path))
@@ -66,7 +56,7 @@ def test_the_way_up_is_an_event_at_each_step(tmp_path: Path, monkeypatch: pytest
 
 
 def test_a_plan_that_is_not_faster_does_not_go_live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tiering, "_time_apart", lambda *_: (compared(0.01, margin=0.03),))
+    monkeypatch.setattr(tiering, "_time_apart", lambda *_: (compared(0.01, margin=0.01),))
     loaded = tierup.load(saved(tmp_path, perceptron()), config=settings(tmp_path))
     loaded(x=X)
     report = loaded.settle(timeout_s=120).to_dict()

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from tierup.adapt.compare import SequentialTest, decided, log_gain, saved
+from tierup.adapt.compare import SequentialTest, decided, log_gain, saved, verdict
 
 
 def pairs(count: int, ratio: float, noise: float, seed: int = 0) -> list[tuple[float, float]]:
@@ -44,6 +44,24 @@ def test_equal_plans_are_within_their_margin() -> None:
     """Three sigmas: once in 370 times noise looks like a gain."""
     feigned = sum(abs(gain) > margin for gain, margin in (log_gain(pairs(30, 1, 0.1, seed)) for seed in range(300)))
     assert feigned <= 9
+
+
+@pytest.mark.parametrize(
+    ("gains", "expected"),
+    [
+        ([(0.1, 0.05)], "better"),
+        ([(0.1, 0.05), (0.0, 0.3)], "better"),
+        ([(0.1, 0.05), (-0.1, 0.05)], "worse"),
+        ([(-0.1, 0.05)], "worse"),
+        ([(0.015, 0.01)], "same"),  # noise is small, and so is the gain
+        ([(-0.05, 0.06)], "same"),  # whatever noise hides is no gain
+        ([(0.1, 0.2)], "unclear"),
+        ([(0.0, 0.2), (0.0, 0.01)], "unclear"),
+        ([], "same"),
+    ],
+)
+def test_verdicts(gains: list[tuple[float, float]], expected: str) -> None:
+    assert verdict(gains) == expected
 
 
 def test_it_is_decided_early_where_it_is_clear() -> None:

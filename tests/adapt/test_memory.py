@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
+import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ from tests.adapt.test_care import X, compared, named, settings
 from tests.store.samples import perceptron, saved
 
 import tierup
-from tierup.adapt import tiering
+from tierup.adapt import planning, tiering
 from tierup.adapt.memory import place_of
 from tierup.store.learned import FILE, Store
 from tierup.store.rows import Decision, Machine, Measurement, Recipe
@@ -67,6 +69,22 @@ def test_a_plan_that_was_refused_is_not_built_again(tmp_path: Path, monkeypatch:
         assert decision.row.failures == 1
         store.clear()
     assert climbed(tmp_path)["tier"] == 1
+
+
+def test_noise_is_not_remembered_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tiering, "_time_apart", lambda *_: (compared(0.1, margin=0.3),))
+    first = climbed(tmp_path)
+    assert (first["tier"], first["counters"]["refusals"]) == (0, 1)
+    assert "too noisy to tell" in first["reason"]
+    place = place_of(settings(tmp_path))
+    with Store(place) as store:
+        (decision,) = store.all(Decision)
+    assert decision.row.outcome == "unclear"
+    key, now_s = decision.row.key, time.time()
+    for later_s, allowed in ((60, False), (3600, True)):
+        monkeypatch.setattr(planning.time, "time", lambda later_s=later_s: now_s + later_s)
+        with nullcontext() if allowed else pytest.raises(planning.TurnedAway, match="unclear before"):
+            planning._check_not_turned_away(place, key)
 
 
 def lock(folder: Path) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from statistics import median
+from typing import Literal
 
 LEAST_GAIN = 0.02  # what a swap has to save at least: below, the next compiler or the weather decides
 _FEW = 8  # pairs, below which their range counts as noise: all of it, or
@@ -42,6 +43,18 @@ def decided(pairs: Sequence[tuple[float, float]], least: int = 3) -> bool:
     if len(pairs) < _FEW:  # two that both say twice, or some whose range is small beside what they say
         return (len(pairs) >= least or abs(gain) > math.log(2)) and abs(gain) > max(3 * margin, 0.2)
     return abs(gain) > max(margin, LEAST_GAIN) * 1.5 or (margin < LEAST_GAIN / 2 and abs(gain) < LEAST_GAIN / 2)
+
+
+def verdict(gains: Sequence[tuple[float, float]]) -> Literal["better", "worse", "same", "unclear"]:
+    """Of gains and their margins, one of each signature: better where one is beyond noise and none is lost, worse where
+    one is lost, unclear where noise could hide a gain that is worth having."""
+    beyond = [0 if abs(gain) <= max(margin, LEAST_GAIN) else 1 if gain > 0 else -1 for gain, margin in gains]
+    if -1 in beyond:
+        return "worse"
+    if 1 in beyond:
+        return "better"
+    hidden = any(margin > LEAST_GAIN and gain + margin > LEAST_GAIN for gain, margin in gains)
+    return "unclear" if hidden else "same"
 
 
 def saved(gain: float) -> float:

@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 
 from tierup import _native
-from tierup.adapt.compare import decided, log_gain, saved
+from tierup.adapt.compare import decided, log_gain, saved, verdict
 from tierup.adapt.messages import CallRecord, Failure, TriedPlan, TryPlan
 from tierup.adapt.tensors import array_of
 from tierup.config import Config
@@ -38,6 +38,7 @@ from tierup.store.source import FileSource
 # about so long, and has at least so many calls unless they are long.
 _BLOCK_S, _BLOCK_CALLS, _LONG_S = 0.002, 5, 0.01
 _LEAST_PAIRS, _MOST_PAIRS = 3, 60
+_PATIENCE = 3  # times the budget, where noise could still hide a gain: a plan is turned away for long
 _SETS = 3  # of drawn inputs, which calls rotate over
 
 Feeds = dict[str, Any]
@@ -85,14 +86,14 @@ def _compare(
     candidate: Callable[[Feeds], Any],
     budget_s: float,
 ) -> Compared:
-    """Blocks of calls in turn, until it is decided or the time is over."""
+    """Blocks of calls in turn, until it is decided or the time is over; where noise is large, some time longer."""
     sets = [_given(call)] if call.inputs else [_drawn(about, call, seed) for seed in range(_SETS)]
     for feeds in sets:
         candidate(feeds)  # also what goes wrong does so here
     pairs: list[tuple[float, float]] = []
-    deadline = time.monotonic() + budget_s
+    began_s = time.monotonic()
     while len(pairs) < _MOST_PAIRS and not decided(pairs):
-        if len(pairs) >= _LEAST_PAIRS and time.monotonic() > deadline:
+        if len(pairs) >= _LEAST_PAIRS and _is_over(pairs, time.monotonic() - began_s, budget_s):
             break
         if len(pairs) % 2:
             new = _seconds(candidate, sets)
@@ -103,6 +104,11 @@ def _compare(
     gain, margin = log_gain(pairs)
     before, after = (1e6 * median(times) for times in zip(*pairs, strict=True))
     return Compared(call.signature or (), len(pairs), before, after, saved(gain), margin)
+
+
+def _is_over(pairs: list[tuple[float, float]], spent_s: float, budget_s: float) -> bool:
+    hidden = verdict([log_gain(pairs)]) == "unclear"
+    return spent_s > (_PATIENCE * budget_s if hidden else budget_s)
 
 
 def _seconds(run: Callable[[Feeds], Any], sets: list[Feeds]) -> float:

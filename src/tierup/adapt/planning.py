@@ -37,6 +37,7 @@ from tierup.store.source import FileSource, Source
 from tierup.store.weights import place
 
 DECISION_S = 86_400.0  # how long a plan that was turned away once is left alone
+_UNCLEAR_S = 1800.0  # where noise hid what it would save: machines become quiet again
 
 log = logger(__name__)
 
@@ -131,7 +132,8 @@ def _check_not_turned_away(place: str, key: str) -> None:
     if known is None or known.row.outcome == "swapped":
         return
     decision = known.row
-    if time.time() - known.made_s < DECISION_S * max(1, decision.failures):
+    wait_s = _UNCLEAR_S if decision.outcome == "unclear" else DECISION_S
+    if time.time() - known.made_s < wait_s * max(1, decision.failures):
         raise TurnedAway(f"{decision.outcome} before, and not tried again for a while: {decision.reason}")
 
 

@@ -25,7 +25,7 @@ from tierup.adapt.case_record import CaseRecord, case_of
 from tierup.adapt.draws import Draw, draw_inputs, draw_sizes, indices_given, least_elements, outside, why_unfit
 from tierup.adapt.messages import Prove
 from tierup.adapt.narrowing import rounding_errors
-from tierup.adapt.part import Lengths, Part, draw_part, part_lengths, whole_of
+from tierup.adapt.part import PART_ELEMS, Lengths, Part, draw_part, part_lengths, whole_of
 from tierup.adapt.proof import REASON_LIMIT_CHARS, Proof
 from tierup.adapt.trial import Sized, Trial, overwrites
 from tierup.codegen.target import Target
@@ -53,6 +53,7 @@ _LARGE_ELEMS = 1 << 20  # an evaluation of more takes some tens of ms: then a fe
 _HUGE_ELEMS = 1 << 25  # an evaluation of more takes seconds, since each of its values takes more than the caches
 _GREEDY_ROUNDS = 3  # one after another in which memory was taken: now and then it may be another thread's
 _WHOLE_ELEMS = 1 << 18  # of more, parts are evaluated
+_LAP_ELEMS = 1 << 21  # evaluated, after which there is no further lap: sums of very many give few elements to judge
 _JUDGED_SHARE = 0.1  # where less than this can be compared, nothing was proved
 
 
@@ -156,7 +157,7 @@ class _Attempt:
         self._worst = 0.0
         self._squares = np.zeros(2)  # of the errors of kernel and baseline
         self._counted = 0
-        self._judged = self._seen = 0
+        self._judged = self._seen = self._evaluated = 0
         self._unanswered = ""
         self._rounding = np.random.default_rng((seed, _LAPS))
         self._narrowed = np.zeros(0)  # errors that come of rounding to bf16
@@ -169,7 +170,7 @@ class _Attempt:
         for lap in range(_LAPS):
             for number, round in enumerate(self._planned()):
                 self._try(round, np.random.default_rng((self._seed, lap, number)))
-            if self._seen >= _WANTED_ELEMS:
+            if self._seen >= _WANTED_ELEMS or self._evaluated > _LAP_ELEMS:
                 break
         for number in range(_MORE_ROUNDS if self._counted else 0):  # where nothing is rounded, nothing is compared
             if self._counted >= _WANTED_ELEMS:
@@ -205,6 +206,7 @@ class _Attempt:
             return
         trial = Trial(question.sized, self._addresses, given, shift=round.shift, in_place=round.in_place)
         self._rounds += 1
+        self._evaluated += min(sized.elements, 2 * PART_ELEMS) if len(question.answers) > 1 else sized.elements
         try:
             self._look_at(trial, question, round, self._run(trial, round, draw))
         except Refused as refused:

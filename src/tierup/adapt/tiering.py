@@ -16,7 +16,7 @@ import msgspec
 
 from tierup.adapt.background import NO_TARGET, Climb, Stopped
 from tierup.adapt.builders import Builders, Built, run_all_in_background, run_in_background
-from tierup.adapt.compare import LEAST_GAIN
+from tierup.adapt.compare import verdict
 from tierup.adapt.learn import decision_row, kernel_rows, machine_row, trial_rows
 from tierup.adapt.memory import MEMORY, place_of
 from tierup.adapt.messages import Failure, PlacedCase, PlanModel, PlannedModel, Recall, Recalled, TriedPlan, TryPlan
@@ -56,6 +56,10 @@ Prove = Callable[[Sequence[str], Sequence[Built]], Sequence[Refusal]]  # of tile
 
 class NotBetter(TierupError):
     """The model stays as it is; the message says why."""
+
+
+class Unclear(NotBetter):
+    """Noise could hide a gain, so this says little about the next time."""
 
 
 def tier_up_now(climb: Climb, prove: Prove | None = None) -> None:
@@ -116,7 +120,7 @@ def _with_plan_from_worker(climb: Climb, prove: Prove | None) -> None:
     try:
         tried = _try(climb, source, entry, learned.compared)
     except NotBetter as error:
-        learned.keep("refused", str(error))
+        learned.keep("unclear" if isinstance(error, Unclear) else "refused", str(error))
         raise
     origin = climb.origin()
     origin.release_pages()  # what the baseline read, lest weights be in memory twice while they are packed
@@ -319,18 +323,15 @@ def _try(climb: Climb, source: Source, entry: EntryRecord, kept: list[Compared])
         climb.progress.events.add(Tried(False, (), taken_s, compared))
         return False
     kept += compared
-    better = is_better(compared)
-    climb.progress.events.add(Tried(better, compared, taken_s))
-    if not better:
-        climb.progress.counts.refusals += 1
-        raise NotBetter(f"the kernels are not faster than what answers now: {'; '.join(map(str, compared))}")
-    return True
-
-
-def is_better(compared: Sequence[Compared]) -> bool:
-    """Whether there is a signature with a gain above noise, and none with a loss."""
-    beyond = [0 if abs(one.gain) <= max(one.margin, LEAST_GAIN) else 1 if one.gain > 0 else -1 for one in compared]
-    return 1 in beyond and -1 not in beyond
+    found = verdict([(one.gain, one.margin) for one in compared])
+    climb.progress.events.add(Tried(found == "better", compared, taken_s))
+    if found == "better":
+        return True
+    climb.progress.counts.refusals += 1
+    measured = "; ".join(map(str, compared))
+    if found == "unclear":
+        raise Unclear(f"it is too noisy to tell whether the kernels are faster than what answers now: {measured}")
+    raise NotBetter(f"the kernels are not faster than what answers now: {measured}")
 
 
 def _time_apart(climb: Climb, source: Source, entry: EntryRecord) -> tuple[Compared, ...] | str:

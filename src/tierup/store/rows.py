@@ -117,7 +117,7 @@ class Decision(msgspec.Struct, frozen=True, tag="decision", forbid_unknown_field
     machine: _Key
     model: _Text
     tier: Annotated[int, Meta(ge=0, le=2)]
-    outcome: Literal["swapped", "refused", "rolled back", "quarantined"]
+    outcome: Literal["swapped", "refused", "unclear", "rolled back", "quarantined"]
     reason: _Text
     failures: Annotated[int, Meta(ge=0, le=1000)] = 0
 

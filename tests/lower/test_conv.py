@@ -94,3 +94,25 @@ def test_channels_that_lie_apart_are_read_where_they_were_put_side_by_side() -> 
     done = CutRun(graph, weights, [x], DOTS)
     np.testing.assert_array_equal(done.outputs()[0], evaluate(graph, weights, [x])[0])
     assert any("dot_bytes" in print_program(kernel.program) for _, kernel in done.kernels)
+
+
+@pytest.mark.parametrize(("sizes", "columns", "attrs"), GEOMETRIES)
+def test_pairs_of_bf16(sizes: tuple[Any, ...], columns: int, attrs: dict[str, Any]) -> None:
+    """Small whole numbers, so that no sum is rounded. The weights are packed from what they are cast from."""
+    around = attrs.get("pads", (0,) * 2 * len(attrs["kernel_shape"]))
+    step = {"strides": (1, 1), "dilations": (1, 1)} if len(sizes) == 4 else {"strides": (1,), "dilations": (1,)}
+    more = {**step, **attrs, "group": 1, "algorithm": "direct", "to": DType.F32.code}
+    more.pop("pads", None)
+
+    def build(b: GraphBuilder) -> int:
+        w = const(b, RANDOM.integers(-9, 10, (int(np.prod(attrs["kernel_shape"])) * sizes[-1], columns)))
+        rounded = b.op("core.cast", w, to=DType.BF16.code, saturate=1)
+        return b.op("core.conv_last", b.open_input(DType.BF16, sizes), rounded, ints(b, *around), **more)
+
+    graph, weights = made(build)
+    x = RANDOM.integers(-9, 10, [{"h": 5, "w": 6}.get(size, size) for size in sizes]).astype(DType.BF16.numpy)
+    done = CutRun(graph, weights, [x], DOTS)
+    (got,), (wanted,) = done.outputs(), evaluate(graph, weights, [x])
+    np.testing.assert_array_equal(got, wanted)
+    assert got.dtype == np.float32
+    assert any("dot_bf16" in print_program(kernel.program) for _, kernel in done.kernels)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
-from tests.rewrite.graphs import Build, const, f32, made, ops
+from tests.rewrite.graphs import Build, const, f32, ints, made, ops
 
 from tierup.config import BF16_ERROR_BOUND
 from tierup.ir.build import GraphBuilder
 from tierup.ir.graph import Graph, Weights
 from tierup.ir.types import DType
 from tierup.ir.verify import verify
+from tierup.reference.core_windows import conv_last
 from tierup.reference.evaluate import evaluate
 from tierup.rewrite.rewrite import narrow_products
 
@@ -37,6 +40,29 @@ def test_both_sides_are_rounded_and_the_error_is_as_derived() -> None:
     assert off.max() > 2.0**-10  # it is bf16
 
 
+CONV = {"kernel_shape": (2, 2), "strides": (1, 1), "dilations": (1, 1), "group": 1, "algorithm": "winograd"}
+
+
+def conv(b: GraphBuilder, channels: int = 6, **attrs: Any) -> int:
+    w = RANDOM.standard_normal((4 * channels // attrs.get("group", 1), 8)).astype(np.float32)
+    x = f32(b, "n", 4, 5, channels)
+    return b.op("core.conv_last", x, const(b, w), ints(b, 1, 0, 0, 1), **{**CONV, **attrs})
+
+
+def test_a_convolution_is_rounded_and_direct() -> None:
+    graph, after, weights = narrowed(conv)
+    assert ops(after) == ["core.cast", "core.cast", "core.conv_last"]
+    assert after.nodes[-1].attrs["algorithm"] == "direct"
+    x = RANDOM.standard_normal((40, 4, 5, 6)).astype(np.float32)
+    (exact,), (got,) = evaluate(graph, weights, [x], wide=True), evaluate(after, weights, [x])
+    assert got.dtype == np.float32
+    ((_, digest),) = [(value, digest) for value, digest in graph.weights if value == graph.nodes[0].inputs[1]]
+    sizes = [np.abs(array.astype(np.float64)) for array in (x, weights[digest])]
+    off = np.abs(got - exact) / conv_last(graph.nodes[0], *sizes, np.array([1, 0, 0, 1]))
+    assert off.max() <= BF16_ERROR_BOUND + 24 * 2.0**-23
+    assert off.max() > 2.0**-10  # it is bf16
+
+
 def test_what_two_products_read_is_rounded_once() -> None:
     def build(b: GraphBuilder) -> list[int]:
         x = f32(b, "n", 6)
@@ -54,6 +80,8 @@ def test_what_two_products_read_is_rounded_once() -> None:
         lambda b: b.op("core.matmul", f32(b, 2, "n", 6), const(b, np.stack([W, W]))),  # a batch of matrices
         lambda b: b.op("core.matmul", b.open_input(DType.F64, ("n", 6)), const(b, W, np.float64)),
         lambda b: b.op("core.matmul", b.open_input(DType.U8, ("n", 6)), const(b, W, np.int8)),
+        lambda b: conv(b, 5),  # no pairs of channels
+        lambda b: conv(b, 8, group=8),  # every channel by itself
     ],
 )
 def test_others_stay(build: Build) -> None:

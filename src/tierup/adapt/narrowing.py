@@ -35,7 +35,7 @@ def rounding_errors(
 
 
 def _sums_wide(node: Node) -> bool:
-    return node.op == "core.matmul" and "to" in node.attrs
+    return node.op in ("core.matmul", "core.conv_last") and "to" in node.attrs
 
 
 def unrounded(graph: Graph) -> Graph:
@@ -51,7 +51,7 @@ def unrounded(graph: Graph) -> Graph:
         if _sums_wide(node):
             attrs = Attrs({name: value for name, value in node.attrs.items() if name != "to"})
             node = replace(node, attrs=attrs)
-            for value in inputs:
+            for value in inputs[:2]:
                 type = None if value is None else graph.type(value)
                 if value is not None and isinstance(type, TensorType):
                     types[value] = Value(TensorType(DType.F32, type.shape), types[value].name)

@@ -74,8 +74,8 @@ def lower_conv(
 def _as_words(windows: Windows, dots: Set[str]) -> Words | None:
     """How to compute on words; None where the machine, the sizes or the weights do not allow it."""
     found = words_for(windows.dtype(windows.data), windows.dtype(windows.matrix), windows.sum, dots)
-    constant = windows.matrix in dict(windows.graph.weights)
-    return found if found and constant and windows.group == 1 and windows.channels % found.group == 0 else None
+    whole = windows.group == 1 and found is not None and windows.channels % found.group == 0
+    return found if whole and windows.constant is not None else None
 
 
 class _Conv:
@@ -105,7 +105,7 @@ class _Conv:
             windows, self._outer, self._last, self._span(), self._lanes, self._names, self._sizes, self._flat, planar
         )
         self._copied = copied if padded or not dense else None
-        self._packed = windows.group == 1 and windows.matrix in dict(graph.weights)
+        self._packed = windows.group == 1 and (words is not None or windows.matrix in dict(graph.weights))
         self._right = Views(graph, weights, self._dims).of(windows.matrix)
 
     def kernel(self) -> Kernel:
@@ -131,8 +131,9 @@ class _Conv:
         )
 
     def _matrix(self) -> int | Panels:
-        form = "" if self._words is None else self._words.form
-        return Panels(self._windows.matrix, self._width, form) if self._packed else self._right.base
+        if self._words is not None and self._windows.constant is not None:
+            return Panels(self._windows.constant, self._width, self._words.form)
+        return Panels(self._windows.matrix, self._width) if self._packed else self._right.base
 
     def _steps(self) -> Iterator[tuple[str, int]]:
         """The axes of the grid: panels outside, so that one is used for all rows before the next."""

@@ -14,6 +14,7 @@ from tierup.ir.types import Dim, DType, TensorType
 from tierup.lower.names import Names, Sizes
 from tierup.lower.tile import Fill, Index, Map, Position, Reduce, Size, Statement, Tile
 from tierup.lower.views import View, Views, row_major
+from tierup.plan.products import constant_right
 from tierup.plan.regions import Region
 
 _MANY = 64  # channels that are more than one panel of sums has
@@ -61,8 +62,9 @@ class Spot:
 class Windows:
     """A conv region: its data as a view, its windows, and the dims of its result.
 
-    `kind` is what data and weights are read as, `fill` what lies around the data. In words of several channels that
-    lie side by side, `channels`, places and strides count words.
+    `constant` are the weights, or what they are cast from; `kind` is what data and weights are read as, `fill` what
+    lies around the data. In words of several channels that lie side by side, `channels`, places and strides count
+    words.
     """
 
     def __init__(self, graph: Graph, weights: Weights, region: Region, dims: DimBuilder) -> None:
@@ -73,6 +75,8 @@ class Windows:
         self.graph, self.dims = graph, dims
         view = _data(Views(graph, weights, dims), data, region.domain[-1])
         self.data, self.matrix, self.group = data, matrix, int(node.attrs["group"])
+        right = constant_right(graph, node)
+        self.constant = None if right is None else right.value
         self.fill = int(node.attrs.get("fill", 0))
         self.transformed = node.attrs["algorithm"] == "winograd"
         channels, results = view.shape[-1], region.domain[-1]

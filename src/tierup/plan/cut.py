@@ -231,7 +231,7 @@ class _Cutter:
 
     def _is_looked_through(self, region: Region, node: Node) -> bool:
         """Whether a region may read what is behind a node instead of its result."""
-        if region.kind == "matmul" and node.op == "core.cast":
+        if region.kind in ("matmul", "conv") and node.op == "core.cast":
             return node.inputs[0] in self._constants
         return node.op in VIEWS or (region.kind == "attention" and self._is_scaled(node))
 

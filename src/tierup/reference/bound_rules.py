@@ -375,7 +375,7 @@ def _bilinear(step: Step, a: Bounded, b: Bounded, *rest: Bounded) -> Bounded:
         return step.whole(value, bool(np.any(a.free)) or bool(np.any(b.free)))
     relative, terms = step.format.relative, _terms(step, a, b)
     if relative < FORMATS[a.dtype].relative and _all_exact((a, b)):
-        return _narrow_product(step, a, b, value, terms)
+        return _narrow_product(step, a, b, more, value, terms)
     sizes = partial(summed_sizes, step.node) if step.node.attrs.get("algorithm") == "winograd" else step
     if a.bound is None:
         bound = sizes(size_of(a.value), b.magnitude, *more)
@@ -406,18 +406,18 @@ def _terms(step: Step, a: Bounded, b: Bounded) -> int:
     return math.prod(b.value.shape[1:]) if step.node.op == "core.conv" else b.value.shape[-2]
 
 
-def _narrow_product(step: Step, a: Bounded, b: Bounded, value: Array, terms: int) -> Bounded:
+def _narrow_product(step: Step, a: Bounded, b: Bounded, more: list[Array], value: Array, terms: int) -> Bounded:
     """Exact bf16 factors, summed up in f32: B is Σ |a| · |b|. Dot instructions take denormals, of factors and of sums,
     as zero: each factor may lose what is below the least normal number, each sum as much once a term."""
     sizes = [size_of(x.value) for x in (a, b)]
     tiny = [np.where(size < step.format.normal, size, 0.0) for size in sizes]
-    lost = step(tiny[0], sizes[1]) + step(sizes[0], tiny[1])
-    bound = step(*sizes)
+    lost = step(tiny[0], sizes[1], *more) + step(sizes[0], tiny[1], *more)
+    bound = step(*sizes, *more)
     flushed = np.where(bound > 0, terms * step.format.normal, 0.0)
     result = step.summed(value, bound + (lost + flushed) / step.unit, terms)
     infinite = [(~np.isfinite(x.value)).astype(np.float64) for x in (a, b)]
     there = [(size > 0).astype(np.float64) for size in tiny]
-    return _freed(result, step(infinite[0], there[1]) + step(there[0], infinite[1]) > 0)
+    return _freed(result, step(infinite[0], there[1], *more) + step(there[0], infinite[1], *more) > 0)
 
 
 def _unsure_terms(step: Step, a: Bounded, b: Bounded, more: list[Array]) -> Array | bool:

@@ -146,7 +146,8 @@ def _plainly(node: Node, given: Sequence[Array]) -> Sequence[Array]:
             return (total if "to" in node.attrs else down(total, given[0].dtype),)
         case "core.conv_last" if given[0].dtype.kind not in "iu" and node.attrs["group"] == 1:
             x, w, pads = given
-            return (down(_convolution_in_order(node, up(x), up(w), pads), x.dtype),)
+            total = _convolution_in_order(node, up(x), up(w), pads)
+            return (total if "to" in node.attrs else down(total, x.dtype),)
         case "core.rnn" | "core.gru" | "core.lstm":
             return _RECURRENCES[node.op](node, *given, product=_product_in_order)
         case _:

@@ -158,6 +158,10 @@ def _truncated(writer: Writer, value: str, source: DType, carrier: DType, lanes:
     """Towards zero; the carrier's least value for NaN and for what does not fit."""
     floats, ints, truth = register_type(source, lanes), register_type(carrier, lanes), vector("i1", lanes)
     half = 2.0 ** (carrier.bits - 1)
-    exact = writer.call(ints, f"llvm.fptosi.sat.{mangled(ints)}.{mangled(floats)}", (floats, value))
-    below = writer.value(f"fcmp olt {floats} {value}, {literal(source, half, lanes)}")
-    return writer.value(f"select {truth} {below}, {ints} {exact}, {ints} {literal(carrier, -half, lanes)}")
+    # LLVM takes its saturating conversion apart lane by lane; a plain one is one instruction, of numbers that fit
+    high = writer.value(f"fcmp oge {floats} {value}, {literal(source, -half, lanes)}")
+    low = writer.value(f"fcmp olt {floats} {value}, {literal(source, half, lanes)}")
+    fits = writer.value(f"and {truth} {high}, {low}")
+    inside = writer.value(f"select {truth} {fits}, {floats} {value}, {floats} {literal(source, 0.0, lanes)}")
+    exact = writer.value(f"fptosi {floats} {inside} to {ints}")
+    return writer.value(f"select {truth} {fits}, {ints} {exact}, {ints} {literal(carrier, -half, lanes)}")

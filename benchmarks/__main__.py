@@ -22,12 +22,14 @@ from benchmarks.overhead import overhead_benchmark
 from benchmarks.products import products_benchmark
 from benchmarks.signatures import signatures_benchmark
 from benchmarks.traffic import traffic_benchmark
+from benchmarks.watching import watching_benchmark
 from tierup.profile.machine import identify
 
 BENCHMARKS: dict[str, tuple[Callable[[Effort], dict[str, object]], str]] = {
     "overhead": (overhead_benchmark, "one call around no work, beside ONNX Runtime"),
     "signatures": (signatures_benchmark, "what the first call of a length costs above the next ones"),
     "callers": (callers_benchmark, "one and two callers of one model at the same time, beside ONNX Runtime"),
+    "watching": (watching_benchmark, "the same model with and without watching its calls, in turn"),
     "products": (products_benchmark, "matrix products against the roofline of the same run"),
     "models": (models_benchmark, "made models, settled, beside all peers"),
     "real": (real_benchmark, "published models, settled, beside all peers"),

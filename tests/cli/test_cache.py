@@ -14,7 +14,9 @@ import tierup
 from tierup.adapt.memory import place_of
 from tierup.cli.cache import clear_caches, explain_cache, list_caches, verify_caches
 from tierup.store.learned import FILE, Store
-from tierup.store.rows import Decision, Quarantine
+from tierup.store.plans import Plans, cache_parts
+from tierup.store.rows import Decision, Machine, Quarantine, Region, RegionProfile
+from tierup.store.source import open_source
 
 
 @pytest.fixture
@@ -43,6 +45,32 @@ def test_ls_lists_kernels_plans_and_what_was_learned(config: tierup.Config, tmp_
     record = json.loads((tmp_path / "ls.json").read_text())
     assert record["kernels"] == record["plans"][0]["kernels"] > 0
     assert record["learned"]["decision"] == 1
+
+
+def test_profiles_of_regions_are_shown(config: tierup.Config, tmp_path: Path) -> None:
+    source = open_source(tmp_path / "model.onnx")
+    assert source is not None
+    entry = Plans(config.cache_path, config.threads).find(source, cache_parts("f32"))
+    assert entry is not None
+    region = entry.record.plan.kernels[0].region
+    with Store(place_of(config)) as store:
+        store.put(
+            [
+                Machine("m", "a [fast] processor", "x86_64", 2),
+                Region(region, "kernel of [mine]", 10),
+                RegionProfile("g", "m", region, "1×40", 7, (1.0, 2.0, 3.0)),
+                RegionProfile("h", "m", "f" * 64, "1×41", 7, (4000.0,)),
+            ]
+        )
+    text = printed(list_caches, config, None)
+    assert "a [fast] processor, x86_64, 2 cores" in text
+    assert "2 execution profiles of regions" in text
+    assert "kernel of [mine]" in text
+    assert text.index("4 ms") < text.index("2 µs")  # what takes most time comes first
+    text = printed(explain_cache, tmp_path / "model.onnx", config)
+    assert "1 execution profiles of regions" in text
+    assert region[:12] in text
+    assert "ffffffffffff" not in text
 
 
 def test_explain_names_the_part_that_differs(config: tierup.Config, tmp_path: Path) -> None:

@@ -9,15 +9,17 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from tierup.adapt.memory import place_of
 from tierup.cli.show import write_json
 from tierup.config import Config
 from tierup.errors import StoreError, TierupError
+from tierup.events import micros
 from tierup.store.learned import Store
 from tierup.store.objects import ObjectCache
 from tierup.store.plans import Plans, cache_parts
-from tierup.store.rows import Decision, Quarantine
+from tierup.store.rows import Decision, Machine, Quarantine, Region, RegionProfile
 from tierup.store.source import open_source
 
 _SHOWN = 20
@@ -62,6 +64,12 @@ def list_caches(config: Config, json_file: Path | None, console: Console) -> Non
         console.print(table)
     listed = ", ".join(f"{count} {name}s" for name, count in counts.items() if count) or "nothing"
     console.print(f"learned: {caches.trouble or listed}", markup=False, highlight=False)
+    machines = [] if caches.store is None else caches.store.all(Machine)
+    for machine in machines[:_SHOWN]:
+        line = f"  machine {machine.row.processor}, {machine.row.architecture}, {machine.row.cores} cores"
+        console.print(f"{line}: used {_ago(machine.used_s)}", markup=False, highlight=False)
+    if caches.store is not None:
+        _show_profiles(caches.store, None, console)
     for kept in decisions[:_SHOWN]:
         row = kept.row
         reason = f": {row.reason}" if row.reason else ""
@@ -97,11 +105,30 @@ def explain_cache(model: Path, config: Config, console: Console) -> None:
     differs = [name for name in wanted if nearest.parts.get(name) != wanted[name]]
     if not differs:
         console.print(f"it is stored: {nearest.kernels} kernels, used {_ago(nearest.used_s)}", highlight=False)
+        entry, store = plans.find(source, cache_parts(config.precision)), open_caches(config).store
+        if entry is not None and store is not None:
+            _show_profiles(store, {kernel.region for kernel in entry.record.plan.kernels}, console)
         return
     console.print(f"no plan for it; the nearest one is of model '{nearest.model}' and differs:", highlight=False)
     for name in differs:
         found = nearest.parts.get(name, "nothing")
         console.print(f"  {name} is {wanted[name]}, there {found}", markup=False, highlight=False)
+
+
+def _show_profiles(store: Store, regions: set[str] | None, console: Console) -> None:
+    """How long regions took in calls that were watched, those that took the most time first; all, or these."""
+    found = [kept for kept in store.all(RegionProfile) if regions is None or kept.row.region in regions]
+    if not found:
+        return
+    heads = {kept.row.key: kept.row.head for kept in store.all(Region)}
+    table = Table("region", "computes", "signature", "runs", "p50", "p99", "seen", box=None, pad_edge=False)
+    for kept in sorted(found, key=lambda kept: -kept.row.runs * kept.row.quantile(0.5))[:_SHOWN]:
+        row = kept.row
+        times = micros(row.quantile(0.5)), micros(row.quantile(0.99))
+        head = Text(heads.get(row.region, "?")[:60])
+        table.add_row(row.region[:12], head, row.signature, str(row.runs), *times, _ago(kept.used_s))
+    console.print(f"  {len(found)} execution profiles of regions", highlight=False)
+    console.print(table)
 
 
 def verify_caches(config: Config, console: Console) -> int:

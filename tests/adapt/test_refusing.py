@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from tests.faults.injection import crashes, returns_at_once, writes_nan
+from tests.faults.changes import crashes, returns_at_once, writes_nan
 from tests.store.samples import entries, floats, perceptron, saved, settings
 
 import tierup

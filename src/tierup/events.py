@@ -105,6 +105,29 @@ class Tried(msgspec.Struct, frozen=True, tag="tried"):
         return f"tried in {self.seconds:.2f} s, {verdict}: " + "; ".join(map(str, self.compared))
 
 
+class Spent(msgspec.Struct, frozen=True, tag="spent"):
+    """What a climb took: of each stage the seconds of one core and the most memory of a worker, in bytes; and how many
+    seconds were expected."""
+
+    stages: dict[str, tuple[float, int]]
+    expected_s: float
+
+    def __str__(self) -> str:
+        total_s = sum(core_s for core_s, _ in self.stages.values())
+        parts = (f"{name} {core_s:.2f} s, {peak >> 20} MiB" for name, (core_s, peak) in self.stages.items())
+        return f"took {total_s:.2f} s of one core, {self.expected_s:.2g} s expected: {'; '.join(parts)}"
+
+
+class Dropped(msgspec.Struct, frozen=True, tag="dropped"):
+    """A job that waited until nobody needed it."""
+
+    tier: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"tier {self.tier} dropped from the queue: {self.reason}"
+
+
 class Swapped(msgspec.Struct, frozen=True, tag="swapped"):
     before: int
     tier: int
@@ -185,8 +208,8 @@ class Evicted(msgspec.Struct, frozen=True, tag="evicted"):
 
 
 Event = (
-    Loaded | Queued | Planned | Built | Proved | Tried | Swapped | Confirmed | Suspected | RolledBack | Refused
-    | Quarantined | StoreIgnored | Evicted
+    Loaded | Queued | Dropped | Planned | Built | Proved | Tried | Spent | Swapped | Confirmed | Suspected | RolledBack
+    | Refused | Quarantined | StoreIgnored | Evicted
 )  # fmt: skip
 
 

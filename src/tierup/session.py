@@ -27,10 +27,12 @@ if TYPE_CHECKING:  # a warm start needs none of them
     from tierup.adapt.messages import CallRecord, CheckedCall
     from tierup.adapt.sampling import Sample
     from tierup.adapt.stress import Stress
+    from tierup.adapt.worth import Demand
     from tierup.events import Events
     from tierup.frontends.onnx import Imported
     from tierup.report import Report
 
+_LAST_CALLS = 64  # that say how the model is called
 _FIRST_NOTICE = 64  # calls after which it is looked at which signatures they come with
 
 
@@ -139,6 +141,8 @@ class _Session(_native.Runner):
             incumbent=serving.signatures if serving is not None and serving.kernels else None,
             calls=self._calls_to_try,
             again=again,
+            nodes=sum(dict(self._about.ops).values()),
+            demand=self._demand,
         )
 
     def _submit(self, signatures: tuple[Signature, ...] = (), again: bool = False) -> None:
@@ -152,6 +156,16 @@ class _Session(_native.Runner):
         """Calls that a plan with functions for these signatures, or with none, can be timed on."""
         new = tuple(signature for signature in signatures if signature not in self._serving.signatures)
         return self._caring().calls_to_try(self, new)
+
+    def _demand(self, signatures: tuple[Signature, ...]) -> Demand:
+        """How the model is called lately, and which share of that has one of these signatures; all of it, if none."""
+        from tierup.adapt.worth import Demand
+
+        last = self.times()[-_LAST_CALLS:]
+        new = set(signatures) - set(self._serving.signatures if self.program is not None else ())
+        taken = [nanoseconds for signature, _, nanoseconds in last if not new or signature in new]
+        call_s = 1e-9 * sum(taken) / len(taken) if taken else 0.0
+        return Demand(self.calls, call_s, len(taken) / len(last) if last else 1.0, len(last))
 
     def _describe(self, about: AboutRecord) -> None:
         """Take calls as this model does. There is no program yet."""
@@ -333,12 +347,13 @@ class _Session(_native.Runner):
         ready = progress.settled and serving.kernels and self._has_open_sizes()
         if not ready or not config.adapt or config.force_tier is not None:
             return False
+        from tierup.adapt.background import BACKGROUND
         from tierup.adapt.hot import MOST, hot_signatures
 
-        care = self._caring()
+        care, queued = self._caring(), BACKGROUND.length
         hot = tuple(
             signature
-            for signature in hot_signatures(self.signatures(), everything=everything)
+            for signature in hot_signatures(self.signatures(), everything=everything, queued=queued)
             if signature in serving.signatures or care.backoff.allows(signature, self.calls)
         )
         if set(hot) <= set(serving.signatures) or not progress.resume():

@@ -41,10 +41,10 @@ class Gate:
         self._real = real
         self.reached, self.open = threading.Event(), threading.Event()
 
-    def __call__(self, job: Job) -> Reply:
+    def __call__(self, job: Job, *rest: Any) -> Reply:
         self.reached.set()
         assert self.open.wait(60)
-        return self._real(job)
+        return self._real(job, *rest)
 
 
 @pytest.fixture
@@ -144,7 +144,7 @@ def wait_for_background(folder: Path) -> None:
 def test_a_worker_that_fails_leaves_the_baseline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(tiering, "run_in_background", lambda job: Failure("the planner has a cold"))
+    monkeypatch.setattr(tiering, "run_in_background", lambda *_: Failure("the planner has a cold"))
     loaded = tierup.load(saved(tmp_path, perceptron()), config=settings(tmp_path))
     report = loaded.settle(timeout_s=120).to_dict()
     assert (report["tier"], report["settled"], report["reason"]) == (0, True, "the planner has a cold")
@@ -165,7 +165,7 @@ def test_an_error_in_the_background_leaves_the_baseline(
 
 
 def test_without_workers_the_plan_is_made_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def none(job: Job) -> Reply:
+    def none(*_: Any) -> Reply:
         raise WorkersUnavailable("no processes today")
 
     monkeypatch.setattr(tiering, "run_in_background", none)
@@ -288,23 +288,24 @@ def test_a_forked_child_keeps_what_it_has(tmp_path: Path, gate: Gate) -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-def test_work_is_done_in_order_and_the_thread_goes() -> None:
-    done: list[int] = []
+def test_work_is_done_in_order_and_the_thread_goes(tmp_path: Path) -> None:
+    done: list[str] = []
     last = threading.Event()
 
-    def run(climb: Any) -> None:
-        done.append(climb)
-        if climb == 4:
+    def run(climb: Climb) -> None:
+        done.append(climb.name)
+        if climb.name == "4":
             last.set()
 
     background = Background(run)
-    for number in range(5):
-        background.submit(number)  # type: ignore[arg-type]  # anything that `run` takes
-    assert last.wait(60)
+    with tierup.load(saved(tmp_path, perceptron()), config=tierup.Config(force_tier=0)) as held:
+        for number in range(5):
+            background.submit(Climb(str(number), held._go_live, held._origin, held._progress, held._config))
+        assert last.wait(60)
     for thread in threading.enumerate():
         if thread.name == "tierup-background" and thread is not threading.current_thread():
             thread.join(60)
-    assert done == [0, 1, 2, 3, 4]
+    assert done == ["0", "1", "2", "3", "4"]
     assert not background._running
 
 

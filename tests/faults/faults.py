@@ -107,7 +107,7 @@ def inject_memory_limit(times: int, folder: Path, patch: pytest.MonkeyPatch) -> 
         return built
 
     bench.plan_once()
-    bench.climb()  # which has a plan made while there is memory
+    bench.climb()  # the plan is made while there is memory
     bench.back()
     bench.use_workers(memory_mib=[8, 160])
     patch.setattr(ObjectCache, "get", lambda *_: None)

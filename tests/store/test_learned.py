@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 from tierup.errors import StoreError
+from tierup.store.build_cost import BuildCost
 from tierup.store.learned import FILE, Store
 from tierup.store.rows import Decision, Machine, Measurement, Profile, Quarantine, Recipe, Region, RegionProfile, Row
 
@@ -26,6 +27,7 @@ ROWS: list[Row] = [
     RegionProfile("g", "m", "r", "1×8", 10, (1.0, 2.0), ("cycles",), (300.0,), 2),
     Decision("p", "m", "net", 1, "refused", "too slow", 1),
     Quarantine("k", "m", "wrong numbers"),
+    BuildCost("k", "m", 1, "plan", 3, 1, 0.5, 1000),
 ]
 
 

@@ -1,5 +1,8 @@
 """The thread that models are tiered up on, one after another. It is there while there is something to do.
 
+What is worth the most comes first (`worth.py`), and what somebody waits for before that; a job that nobody needs any
+more is dropped, with an event.
+
 It is a daemon: the interpreter never waits for it. What it imports, it imports itself, so that loading a model does
 not.
 """
@@ -9,13 +12,17 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections import deque
 from collections.abc import Callable
+from time import monotonic
 from typing import TYPE_CHECKING
+
+from tierup.events import Dropped
 
 if TYPE_CHECKING:
     from tierup import _native
+    from tierup.adapt.costs import Ledger
     from tierup.adapt.messages import CallRecord
+    from tierup.adapt.worth import Demand
     from tierup.config import Config
     from tierup.runtime.constants import Constants
     from tierup.runtime.origin import Origin
@@ -23,6 +30,7 @@ if TYPE_CHECKING:
 
 NO_TARGET = "kernels need a processor with AVX2 and FMA, or NEON; this one has neither"
 _FIRST_CALL_S = 0.5  # what a model is given to answer its first call in
+_CLOSED = "the model was closed or frozen before its kernels were ready"
 _FORKED = "the process was forked while kernels were being built; load the model again in the child"
 
 
@@ -32,7 +40,8 @@ class Climb:
     `go_live` is the model's method; it and the origin are held weakly, so that a model that is dropped is gone. So is
     `calls`, which gives calls to try plans on. `constants` are what the next program may share with the one that runs,
     `incumbent` what that is: the signatures of its functions, None if it is the baseline.
-    `again`: it is tried though it was turned away before.
+    `again`: it is tried though it was turned away before. `nodes` is the model's size. `demand` says how the model is
+    called, and how much of that has these signatures.
     """
 
     def __init__(
@@ -47,12 +56,64 @@ class Climb:
         incumbent: tuple[Signature, ...] | None = None,
         calls: Callable[[tuple[Signature, ...]], tuple[CallRecord, ...]] | None = None,
         again: bool = False,
+        nodes: int = 1,
+        demand: Callable[[tuple[Signature, ...]], Demand] | None = None,
     ) -> None:
         self.name, self.progress, self.config = name, progress, config
         self.signatures, self.constants, self.incumbent = signatures, constants or {}, incumbent
         self._go_live, self._origin = weakref.WeakMethod(go_live), weakref.ref(origin)
         self.again = again
         self._calls = None if calls is None else weakref.WeakMethod(calls)
+        self.nodes = nodes
+        self._demand = None if demand is None else weakref.WeakMethod(demand)
+        self._queued_s = 0.0
+        self._queued: Demand | None = None
+        self._ledger: Ledger | None = None
+
+    @property
+    def tier(self) -> int:
+        """Where it leads."""
+        return 2 if self.signatures else 1
+
+    @property
+    def ledger(self) -> Ledger:
+        """What was spent on it."""
+        if self._ledger is None:
+            from tierup.adapt.costs import Ledger
+
+            self._ledger = Ledger()
+        return self._ledger
+
+    def queued(self) -> None:
+        """It waits from now on."""
+        self._queued_s, self._queued = monotonic(), self.demand()
+
+    def demand(self) -> Demand | None:
+        """How the model is called; None if that is not known."""
+        demand = self._demand() if self._demand is not None else None
+        return None if demand is None else demand(self.signatures)
+
+    def why_stale(self) -> str:
+        """Why nobody needs it any more; empty if somebody may."""
+        from tierup.adapt.worth import why_stale
+
+        if self.progress.stopped or self._origin() is None:
+            return _CLOSED
+        now = self.demand()
+        if self._queued is None or now is None or self.progress.awaited:
+            return ""
+        return why_stale(self._queued, now)
+
+    def urgency(self) -> tuple[bool, float]:
+        """What comes first is larger: what somebody waits for, then what is worth the most."""
+        from tierup.adapt.costs import COSTS
+        from tierup.adapt.worth import worth
+
+        now, cost = self.demand(), COSTS.predict(self.tier, self.nodes)
+        if self._queued is None or now is None:
+            return self.progress.awaited > 0, 0.0
+        waited_s = monotonic() - self._queued_s
+        return self.progress.awaited > 0, worth(self.tier, self._queued, now, waited_s, cost.core_s)
 
     def origin(self) -> Origin:
         """Where the model comes from; Stopped if nobody needs to know any more."""
@@ -83,13 +144,19 @@ class Background:
     def __init__(self, run: Callable[[Climb], None]) -> None:
         self._run = run
         self._lock = threading.Lock()
-        self._waiting: deque[Climb] = deque()
+        self._waiting: list[Climb] = []
         self._current: Climb | None = None
         self._running = False
         os.register_at_fork(after_in_child=self._forget)
 
+    @property
+    def length(self) -> int:
+        """How many wait or run."""
+        return len(self._waiting) + (self._current is not None)
+
     def submit(self, climb: Climb) -> int:
-        """See to it that it is run. Returns at once: how many are before it."""
+        """See to it that it is run. Returns at once: how many wait already."""
+        climb.queued()
         with self._lock:
             self._waiting.append(climb)
             waiting = len(self._waiting) - (not self._running)
@@ -100,18 +167,40 @@ class Background:
         return waiting
 
     def _work(self) -> None:
+        while (climb := self._next()) is not None:
+            self._run(climb)
+
+    def _next(self) -> Climb | None:
+        """What is worth the most, without what nobody needs; the first of equals. None at the end."""
         while True:
             with self._lock:
-                self._current = self._waiting.popleft() if self._waiting else None
-                if self._current is None:
-                    self._running = False
-                    return
-            self._run(self._current)
+                waiting, self._current = list(self._waiting), None
+                self._running = bool(waiting)
+            if not waiting:
+                return None
+            useful = [climb for climb in waiting if not self._drop_if_stale(climb)]
+            if not useful:
+                continue
+            best = max(useful, key=Climb.urgency) if len(useful) > 1 else useful[0]
+            with self._lock:
+                self._waiting.remove(best)
+                self._current = best
+            return best
+
+    def _drop_if_stale(self, climb: Climb) -> bool:
+        reason = climb.why_stale()
+        if not reason:
+            return False
+        with self._lock:
+            self._waiting.remove(climb)
+        climb.progress.events.add(Dropped(climb.tier, reason))
+        climb.progress.finish(reason if climb.progress.stopped else "")
+        return True
 
     def _forget(self) -> None:
         """A forked child does not have the thread, and the lock may have been held."""
         unfinished = [*self._waiting, *([self._current] if self._current is not None else [])]
-        self._lock, self._waiting, self._current, self._running = threading.Lock(), deque(), None, False
+        self._lock, self._waiting, self._current, self._running = threading.Lock(), [], None, False
         for climb in unfinished:
             climb.progress.abandon(_FORKED)
 

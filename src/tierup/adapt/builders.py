@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tierup.adapt.messages import Compile, Compiled, Failure, Job, Reply
-from tierup.adapt.workers import JOB_LIMIT_S, Workers, WorkersUnavailable
+from tierup.adapt.workers import JOB_LIMIT_S, AtMost, Told, Workers, WorkersUnavailable
 from tierup.codegen.target import Target
 from tierup.errors import TierupError
 from tierup.store.objects import ObjectCache, ObjectKey, object_key
@@ -55,7 +55,8 @@ class Counters(msgspec.Struct):
 
 
 class Builders:
-    """Builds kernels for one configuration. Threads may share it."""
+    """Builds kernels for one configuration: in at least `threads` batches, by as many workers, or as `at_most` allows.
+    `told` hears what each batch took. Threads may share it."""
 
     def __init__(
         self,
@@ -64,7 +65,11 @@ class Builders:
         waited_for: Workers = _WAITED_FOR,
         background: Workers = _BACKGROUND,
         limit_s: float = JOB_LIMIT_S,
+        at_most: AtMost | None = None,
+        told: Told | None = None,
     ) -> None:
+        self._at_most: AtMost = threads if at_most is None else at_most
+        self._told = told
         self.cache, self.counters = cache, Counters()
         self._counting = threading.Lock()
         self._threads, self._limit_s = threads, limit_s
@@ -131,9 +136,8 @@ class Builders:
         while batches:
             jobs = [Compile(tuple(batch), target) for batch in batches]
             failed: list[list[str]] = []
-            for batch, reply in zip(
-                batches, workers.run(jobs, at_most=self._threads, limit_s=self._limit_s), strict=True
-            ):
+            replies = workers.run(jobs, at_most=self._at_most, limit_s=self._limit_s, told=self._told)
+            for batch, reply in zip(batches, replies, strict=True):
                 if isinstance(reply, Compiled):
                     results.update(zip(batch, reply.codes, strict=True))
                 elif len(batch) == 1 and isinstance(reply, Failure):
@@ -144,15 +148,18 @@ class Builders:
         return [results[text] for text in texts]
 
 
-def run_in_background(job: Job) -> Reply:
-    """Have any one job done by a worker that steps back for others. WorkersUnavailable if there is none."""
-    (reply,) = _BACKGROUND.run([job], at_most=1)
+def run_in_background(job: Job, told: Told | None = None) -> Reply:
+    """Have any one job done by a worker that steps back for others; `told` hears what it took. WorkersUnavailable if
+    there is none."""
+    (reply,) = _BACKGROUND.run([job], at_most=1, told=told)
     return reply
 
 
-def run_all_in_background(jobs: Sequence[Job], *, at_most: int, limit_s: float = JOB_LIMIT_S) -> list[Reply]:
+def run_all_in_background(
+    jobs: Sequence[Job], *, at_most: AtMost, limit_s: float = JOB_LIMIT_S, told: Told | None = None
+) -> list[Reply]:
     """The same for several jobs, with at most so many workers at once and so many seconds for each."""
-    return _BACKGROUND.run(jobs, at_most=at_most, limit_s=limit_s)
+    return _BACKGROUND.run(jobs, at_most=at_most, limit_s=limit_s, told=told)
 
 
 def codes(results: Sequence[Built | Failure]) -> list[bytes]:

@@ -46,8 +46,8 @@ def decided(pairs: Sequence[tuple[float, float]], least: int = 3) -> bool:
 
 
 def verdict(gains: Sequence[tuple[float, float]]) -> Literal["better", "worse", "same", "unclear"]:
-    """Of gains and their margins, one of each signature: better where one is beyond noise and none is lost, worse where
-    one is lost, unclear where noise could hide a gain that is worth having."""
+    """Of gains and their margins, logarithms both, one of each signature: better where one is beyond noise and none is
+    lost, worse where one is lost, unclear where noise could hide a gain that is worth having."""
     beyond = [0 if abs(gain) <= max(margin, LEAST_GAIN) else 1 if gain > 0 else -1 for gain, margin in gains]
     if -1 in beyond:
         return "worse"
@@ -60,6 +60,11 @@ def verdict(gains: Sequence[tuple[float, float]]) -> Literal["better", "worse", 
 def saved(gain: float) -> float:
     """A logarithm of a ratio as the share of time that is saved; negative where it is lost."""
     return 1 - math.exp(-gain)
+
+
+def log_of(saved: float) -> float:
+    """The other way round: a share of time as the logarithm of the ratio. Margins are such logarithms."""
+    return -math.log(max(1e-9, 1 - saved))
 
 
 class SequentialTest:

@@ -12,16 +12,18 @@ Shapes = tuple[tuple[int, ...], ...]
 Seen = Sequence[tuple[tuple[tuple[int, ...] | None, ...], int]]  # as `Runner.signatures` gives it
 
 MOST = 4  # signatures with functions of their own, at one time
-_LEAST_CALLS = 32
+_LEAST_CALLS = 32  # times as many for each job that waits already
 _LEAST_SHARE = 0.1  # of the calls that were counted
 
 
-def hot_signatures(seen: Seen, *, everything: bool = False) -> tuple[Shapes, ...]:
-    """The signatures to close, the most frequent first; with `everything`, rare ones count as well."""
+def hot_signatures(seen: Seen, *, everything: bool = False, queued: int = 0) -> tuple[Shapes, ...]:
+    """The signatures to close, the most frequent first; with `everything`, rare ones count as well. The more jobs are
+    queued, the more calls it takes."""
+    least = _LEAST_CALLS * (1 + queued)
     total = sum(calls for _, calls in seen)
     counted: list[tuple[int, Shapes]] = []
     for shapes, calls in seen:
-        frequent = everything or (calls >= _LEAST_CALLS and calls >= _LEAST_SHARE * total)
+        frequent = everything or (calls >= least and calls >= _LEAST_SHARE * total)
         closed = tuple(shape for shape in shapes if shape is not None)
         if frequent and len(closed) == len(shapes):
             counted.append((calls, closed))

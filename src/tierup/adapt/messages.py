@@ -18,6 +18,7 @@ from tierup.adapt.proof import REASON_LIMIT_CHARS, Proof
 from tierup.adapt.tensors import TensorData
 from tierup.codegen.target import Target
 from tierup.events import Compared
+from tierup.store.build_cost import BuildCost
 from tierup.store.rows import Quarantine, Row
 
 MESSAGE_LIMIT_BYTES = 64 << 20
@@ -94,10 +95,12 @@ class Remember(msgspec.Struct, frozen=True, tag="remember", forbid_unknown_field
 
 
 class Recall(msgspec.Struct, frozen=True, tag="recall", forbid_unknown_fields=True):
-    """Ask the store at this place which of these kernels are in quarantine."""
+    """Ask the store at this place which of these kernels are in quarantine, and what building took on this machine."""
 
     store: Annotated[str, Meta(min_length=1)]
     kernels: Annotated[tuple[str, ...], Meta(max_length=65_536)]
+    machine: Annotated[str, Meta(max_length=200)] = ""
+    """Empty: that is known already."""
 
 
 class CheckCall(msgspec.Struct, frozen=True, tag="check", forbid_unknown_fields=True):
@@ -129,6 +132,15 @@ class Ready(msgspec.Struct, frozen=True, tag="ready", forbid_unknown_fields=True
     """A worker's first words. It must have the emitter that its parent has: the package may have been replaced."""
 
     emitter: Annotated[str, Meta(max_length=64)]
+
+
+class Spent(msgspec.Struct, frozen=True, tag="spent", forbid_unknown_fields=True):
+    """What a job took, said before its reply: seconds of one core, the most memory that the worker had meanwhile, and
+    what it has allocated and still holds."""
+
+    core_s: Annotated[float, Meta(ge=0, le=1e9)]
+    peak_bytes: Annotated[int, Meta(ge=0, le=2**53)]
+    held_bytes: Annotated[int, Meta(ge=0, le=2**53)]
 
 
 class Compiled(msgspec.Struct, frozen=True, tag="compiled", forbid_unknown_fields=True):
@@ -170,9 +182,10 @@ class Remembered(msgspec.Struct, frozen=True, tag="remembered", forbid_unknown_f
 
 
 class Recalled(msgspec.Struct, frozen=True, tag="recalled", forbid_unknown_fields=True):
-    """The kernels in quarantine."""
+    """The kernels in quarantine, and the sums of what was built before."""
 
     quarantined: Annotated[tuple[Quarantine, ...], Meta(max_length=65_536)]
+    costs: Annotated[tuple[BuildCost, ...], Meta(max_length=65_536)] = ()
 
 
 class CheckedCall(msgspec.Struct, frozen=True, tag="checked", forbid_unknown_fields=True):
@@ -185,8 +198,8 @@ class CheckedCall(msgspec.Struct, frozen=True, tag="checked", forbid_unknown_fie
 
 
 Reply = Compiled | PlannedModel | Proof | TriedPlan | Remembered | Recalled | CheckedCall | Failure
-REPLIES: msgspec.msgpack.Decoder[Ready | Reply] = msgspec.msgpack.Decoder(
-    Ready | Compiled | PlannedModel | Proof | TriedPlan | Remembered | Recalled | CheckedCall | Failure
+REPLIES: msgspec.msgpack.Decoder[Ready | Spent | Reply] = msgspec.msgpack.Decoder(
+    Ready | Spent | Compiled | PlannedModel | Proof | TriedPlan | Remembered | Recalled | CheckedCall | Failure
 )
 REQUESTS: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)
 

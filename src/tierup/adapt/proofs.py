@@ -16,7 +16,7 @@ import msgspec
 from tierup.adapt.builders import run_all_in_background
 from tierup.adapt.messages import Failure, PlacedCase, Prove, Reply
 from tierup.adapt.proof import REASON_LIMIT_CHARS, Proof, Refusal
-from tierup.adapt.workers import WorkersUnavailable
+from tierup.adapt.workers import AtMost, Told, WorkersUnavailable
 from tierup.codegen.target import Target
 from tierup.logs import logger
 from tierup.store.records import KernelError
@@ -77,7 +77,8 @@ def refusals_of(
     codes: Sequence[bytes],
     target: Target,
     *,
-    workers: int = 1,
+    workers: AtMost = 1,
+    told: Told | None = None,
     run: Run | None = None,
     verdicts: Verdicts = VERDICTS,
     errors: dict[int, KernelError] | None = None,
@@ -88,7 +89,7 @@ def refusals_of(
     }
     keys = {place: _key(job) for place, job in jobs.items()}
     untried = [place for place in jobs if verdicts.get(keys[place]) is None]
-    replies = (run or _in_workers(workers))([jobs[place] for place in untried])
+    replies = (run or _in_workers(workers, told))([jobs[place] for place in untried])
     for place, reply in zip(untried, replies, strict=True):
         assert isinstance(reply, Proof | Failure)  # the only replies that fit such a job
         verdicts.put(keys[place], reply)
@@ -104,12 +105,12 @@ def refusals_of(
     return refusals
 
 
-def _in_workers(workers: int) -> Run:
+def _in_workers(workers: AtMost, told: Told | None) -> Run:
     def run(jobs: Sequence[Prove]) -> Sequence[Reply]:
         if not jobs:
             return ()
         try:
-            return run_all_in_background(jobs, at_most=workers, limit_s=LIMIT_S)
+            return run_all_in_background(jobs, at_most=workers, limit_s=LIMIT_S, told=told)
         except WorkersUnavailable as error:
             log.warning("kernels are proved in this process: %s", error)
         from tierup.adapt.prove import prove_job

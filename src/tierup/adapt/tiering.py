@@ -16,20 +16,22 @@ import msgspec
 
 from tierup.adapt.background import NO_TARGET, Climb, Stopped
 from tierup.adapt.builders import Builders, Built, run_all_in_background, run_in_background
-from tierup.adapt.compare import verdict
+from tierup.adapt.compare import log_of, verdict
+from tierup.adapt.costs import COSTS
 from tierup.adapt.learn import decision_row, kernel_rows, machine_row, trial_rows
 from tierup.adapt.memory import MEMORY, place_of
 from tierup.adapt.messages import Failure, PlacedCase, PlanModel, PlannedModel, Recall, Recalled, TriedPlan, TryPlan
 from tierup.adapt.proof import Refusal
 from tierup.adapt.proofs import placed_cases, refusals_of
 from tierup.adapt.refusing import Refusing, in_quarantine, not_built
+from tierup.adapt.room import Room
 from tierup.adapt.workers import WorkersUnavailable
 from tierup.codegen.image import runs_images
 from tierup.codegen.target import Target, target_of
 from tierup.config import Config
 from tierup.errors import TierupError
 from tierup.events import Built as BuiltEvent
-from tierup.events import Compared, Planned, Proved, Refused, StoreIgnored, Tried
+from tierup.events import Compared, Planned, Proved, Refused, Spent, StoreIgnored, Tried
 from tierup.logs import logger
 from tierup.profile.identity import identify
 from tierup.runtime.executable import Baseline, bind_plan, executable
@@ -88,11 +90,32 @@ def tier_up_quietly(climb: Climb, prove: Prove | None = None) -> None:
         log.warning("model %r stays as it is: %s", climb.name, reason, exc_info=not isinstance(error, TierupError))
     if reason:
         climb.progress.events.add(Refused("climb", reason))
+    _keep_costs(climb)
     climb.progress.finish(reason)
     if climb.config.adapt and not climb.progress.stopped:
         from tierup.profile.machine import measure_once
 
         measure_once(climb.config.data_dir)
+
+
+def _keep_costs(climb: Climb) -> None:
+    """What it took, so that the next one's cost is known."""
+    stages: dict[str, tuple[float, int]] = {
+        stage: (found.core_s, found.peak_bytes) for stage, found in climb.ledger.stages.items()
+    }
+    if not stages:
+        return
+    expected = COSTS.predict(climb.tier, climb.nodes)
+    climb.progress.events.add(Spent(stages, expected.core_s))
+    machine = machine_row()
+    rows = COSTS.learn(climb.ledger, machine.key, climb.tier, climb.nodes)
+    if climb.config.adapt:
+        MEMORY.remember(climb.config, [machine, *rows], climb.progress.events)
+
+
+def _room(climb: Climb) -> Room:
+    """How many workers may build for it at once: calls go on meanwhile."""
+    return Room(climb.config.threads, COSTS.predict(climb.tier, climb.nodes).peak_bytes)
 
 
 def _with_plan_from_worker(climb: Climb, prove: Prove | None) -> None:
@@ -111,7 +134,7 @@ def _with_plan_from_worker(climb: Climb, prove: Prove | None) -> None:
             return
         climb.progress.events.add(Planned(len(planned.programs), time.monotonic() - began_s))
         errors: dict[int, KernelError] = {}
-        in_workers = _in_workers(planned.cases, planned.target, config, errors)
+        in_workers = _in_workers(planned.cases, planned.target, climb, errors)
         kernels = _ready(climb, planned.programs, planned.target, prove or in_workers, refusing)
     worst = max((error.worst for error in errors.values()), default=0.0)
     climb.progress.events.add(Proved(len(kernels), worst, time.monotonic() - began_s))
@@ -147,7 +170,7 @@ def _with_plan_from_here(climb: Climb, prove: Prove | None, forced: bool = False
         errors: dict[int, KernelError] = {}
         judge = prove
         if prove is None and not forced:  # a caller that forces a tier gets it as it is
-            judge = _in_workers(placed_cases(planned.compiled, planned.weights), planned.target, config, errors)
+            judge = _in_workers(placed_cases(planned.compiled, planned.weights), planned.target, climb, errors)
         kernels = _ready(climb, planned.texts, planned.target, judge, refusing, urgent=forced)
     plan = planned.compiled.plan
     if config.adapt and not forced:
@@ -196,7 +219,7 @@ def _plan_apart(source: Source, climb: Climb, refusing: Refusing) -> tuple[Entry
         parts = cache_parts(config.precision)
         where = path, stamp, config.cache_path, parts, config.threads
         job = PlanModel(*where, climb.signatures, store, config.precision, refusing.reasons)
-        reply = run_in_background(job)
+        reply = run_in_background(job, climb.ledger.add)
     if isinstance(reply, Failure):
         raise NotBetter(reply.reason)
     assert isinstance(reply, PlannedModel)  # the only other reply that fits such a job
@@ -250,9 +273,10 @@ def _build(climb: Climb, texts: Sequence[str], target: Target, urgent: bool = Fa
     """A kernel for each program, or why there is none."""
     climb.origin()
     config, counts = climb.config, climb.progress.counts
-    workers = config.threads if urgent else max(1, config.threads - 1)  # calls go on meanwhile
     began_s = time.monotonic()
-    builders = Builders(ObjectCache(config.cache_dir / "objects"), workers)
+    at_most = config.threads if urgent else _room(climb)
+    cache = ObjectCache(config.cache_dir / "objects")
+    builders = Builders(cache, config.threads, at_most=at_most, told=climb.ledger.add)
     try:
         results = builders.compile_texts(texts, target, urgent=urgent)
     finally:
@@ -264,11 +288,11 @@ def _build(climb: Climb, texts: Sequence[str], target: Target, urgent: bool = Fa
     return results
 
 
-def _in_workers(cases: Sequence[PlacedCase], target: Target, config: Config, errors: dict[int, KernelError]) -> Prove:
+def _in_workers(cases: Sequence[PlacedCase], target: Target, climb: Climb, errors: dict[int, KernelError]) -> Prove:
     """Proves the kernels of a plan in processes that calls do not wait for; `errors` takes what was measured."""
-    workers = max(1, config.threads - 1)
+    room, told = _room(climb), climb.ledger.add
     return lambda texts, kernels: refusals_of(
-        cases, [kernel.code for kernel in kernels], target, workers=workers, errors=errors
+        cases, [kernel.code for kernel in kernels], target, workers=room, told=told, errors=errors
     )
 
 
@@ -276,13 +300,16 @@ def _quarantined(climb: Climb, kernels: Sequence[Built]) -> tuple[Quarantine, ..
     """What is known against these kernels from before. A store that does not work knows of nothing."""
     if not climb.config.adapt:
         return ()
-    job = Recall(place_of(climb.config), tuple(dict.fromkeys(kernel.key for kernel in kernels)))
+    machine = "" if COSTS.recalled else machine_row().key
+    job = Recall(place_of(climb.config), tuple(dict.fromkeys(kernel.key for kernel in kernels)), machine)
     try:
         (reply,) = run_all_in_background([job], at_most=1, limit_s=_STORE_LIMIT_S)
     except WorkersUnavailable as error:
         reply = Failure(str(error))
     if isinstance(reply, Failure):
         climb.progress.events.add(StoreIgnored(reply.reason))
+    elif isinstance(reply, Recalled) and machine:
+        COSTS.recall(reply.costs)
     return reply.quarantined if isinstance(reply, Recalled) else ()
 
 
@@ -303,7 +330,7 @@ class _Learned:
             machine,
             *kernel_rows(planned.programs, planned.target, self._errors, machine.key),
             *trial_rows(planned.key, self.compared, machine.key),
-            decision_row(planned.key, machine.key, climb.name, 2 if climb.signatures else 1, outcome, reason),
+            decision_row(planned.key, machine.key, climb.name, climb.tier, outcome, reason),
         ]
         MEMORY.remember(climb.config, rows, climb.progress.events)
 
@@ -323,7 +350,7 @@ def _try(climb: Climb, source: Source, entry: EntryRecord, kept: list[Compared])
         climb.progress.events.add(Tried(False, (), taken_s, compared))
         return False
     kept += compared
-    found = verdict([(one.gain, one.margin) for one in compared])
+    found = verdict([(log_of(one.gain), one.margin) for one in compared])
     climb.progress.events.add(Tried(found == "better", compared, taken_s))
     if found == "better":
         return True
@@ -346,7 +373,7 @@ def _time_apart(climb: Climb, source: Source, entry: EntryRecord) -> tuple[Compa
         threads, incumbent = config.threads, climb.incumbent
         job = TryPlan(path, stamp, config.cache_path, parts, threads, content, incumbent, calls, TRIAL_S)
         try:
-            (reply,) = run_all_in_background([job], at_most=1, limit_s=_TRIAL_LIMIT_S)
+            (reply,) = run_all_in_background([job], at_most=1, limit_s=_TRIAL_LIMIT_S, told=climb.ledger.add)
         except WorkersUnavailable as error:
             return str(error)
     if isinstance(reply, Failure):

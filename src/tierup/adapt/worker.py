@@ -40,9 +40,11 @@ from tierup.adapt.messages import (
     pack,
     receive,
 )
+from tierup.adapt.meter import Meter
 from tierup.adapt.proof import Proof
 from tierup.adapt.watch import watch_parent
-from tierup.store.rows import Decision, Quarantine
+from tierup.store.build_cost import BuildCost
+from tierup.store.rows import Decision, Quarantine, Row
 from tierup.store.versions import emitter_version
 
 if TYPE_CHECKING:
@@ -66,9 +68,10 @@ def main() -> None:
     channel.sendall(pack(Ready(emitter_version())))
     for request in receive(channel):
         signal.setitimer(signal.ITIMER_REAL, request.limit_s)
+        meter = Meter()
         reply = _answer(request.job)
         signal.setitimer(signal.ITIMER_REAL, 0)
-        channel.sendall(reply)
+        channel.sendall(pack(meter.spent()) + reply)
 
 
 def _answer(job: Job) -> bytes:
@@ -106,7 +109,7 @@ def _remember(job: Remember) -> Remembered:
     from tierup.store.learned import Store
 
     with Store(job.store) as store:
-        store.put([_counted(store, row) if isinstance(row, Decision) else row for row in job.rows])
+        store.put([_merged(store, row) for row in job.rows])
         return Remembered(store.counters.written, store.counters.ignored)
 
 
@@ -114,7 +117,21 @@ def _recall(job: Recall) -> Recalled:
     from tierup.store.learned import Store
 
     with Store(job.store) as store:
-        return Recalled(tuple(found.row for found in store.find(Quarantine, job.kernels).values()))
+        costs = store.all(BuildCost) if job.machine else ()
+        return Recalled(
+            tuple(found.row for found in store.find(Quarantine, job.kernels).values()),
+            tuple(found.row for found in costs if found.row.machine == job.machine),
+        )
+
+
+def _merged(store: Store, row: Row) -> Row:
+    """A row that counts, with what is there already."""
+    if isinstance(row, Decision):
+        return _counted(store, row)
+    if isinstance(row, BuildCost):
+        known = store.get(BuildCost, row.key)
+        return row if known is None else known.row + row
+    return row
 
 
 def _counted(store: Store, decision: Decision) -> Decision:

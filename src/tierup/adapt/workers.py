@@ -19,11 +19,11 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from tierup.adapt.messages import REPLIES, Failure, Inbox, Job, Ready, Reply, Request, fits, pack
+from tierup.adapt.messages import REPLIES, Failure, Inbox, Job, Ready, Reply, Request, Spent, fits, pack
 from tierup.store.versions import emitter_version
 
 # -P: what lies in the current folder is not imported.
@@ -36,8 +36,13 @@ _IDLE_S = 30.0
 _RETRY_S = 60.0  # after which starting workers is tried again where none could be
 _ATTEMPTS = 2
 _READ_BYTES = 1 << 18
+_MOST_HELD_BYTES = 1 << 30  # of a worker that rests: one that holds more is let go
 
 _log = logging.getLogger(__name__)
+
+
+AtMost = int | Callable[[], int]  # workers at once; it may change while jobs wait
+Told = Callable[[Job, Spent], None]  # what a job took
 
 
 class WorkersUnavailable(Exception):
@@ -81,6 +86,7 @@ class _Worker:
         self.channel.setblocking(False)
         self.ready = False
         self.task: _Task | None = None
+        self.spent: Spent | None = None
         self.deadline_s = 0.0
         self._limit_s = 0.0
         self._unsent = memoryview(b"")
@@ -89,7 +95,7 @@ class _Worker:
     def begin(self, task: _Task, limit_s: float) -> None:
         """Give it a job; it is sent as the worker takes it."""
         task.attempts += 1
-        self.task = task
+        self.task, self.spent = task, None
         self._limit_s = limit_s
         self.deadline_s = time.monotonic() + (limit_s if self.ready else _START_LIMIT_S)
         self._unsent = memoryview(pack(Request(task.job, limit_s + _SPARE_S)))
@@ -113,8 +119,11 @@ class _Worker:
             raise _Lost(f"a worker sent what is no reply: {error}", self.ready) from error
         return None
 
-    def _take(self, message: Ready | Reply) -> Reply | None:
+    def _take(self, message: Ready | Spent | Reply) -> Reply | None:
         assert self.task is not None
+        if isinstance(message, Spent):
+            self.spent = message
+            return None
         if isinstance(message, Ready):
             if self.ready or message.emitter != emitter_version():
                 raise _Lost("a worker has another version of this package", False)
@@ -202,8 +211,11 @@ class Workers:
         """How many processes there are."""
         return len(self._all) if self._pid == os.getpid() else 0
 
-    def run(self, jobs: Sequence[Job], *, at_most: int, limit_s: float = JOB_LIMIT_S) -> list[Reply]:
-        """The reply to each job, in order, with at most so many workers at once and so many seconds for each job.
+    def run(
+        self, jobs: Sequence[Job], *, at_most: AtMost, limit_s: float = JOB_LIMIT_S, told: Told | None = None
+    ) -> list[Reply]:
+        """The reply to each job, in order, with at most so many workers at once and so many seconds for each job;
+        `told` hears what each took.
 
         Others may run jobs at the same time. WorkersUnavailable if none can be started.
         """
@@ -214,11 +226,15 @@ class Workers:
         busy: list[_Worker] = []
         try:
             while (pending or busy) and not self._ending.is_set():
-                while pending and len(busy) < at_most and (worker := self._take(at_most, wait=not busy)):
+                most = at_most if isinstance(at_most, int) else at_most()
+                while pending and len(busy) < most and (worker := self._take(most, wait=not busy)):
                     busy.append(worker)
                     worker.begin(pending.popleft(), limit_s)
                 for worker in _wait(busy):
+                    job, known = worker.task, len(replies)
                     self._advance(worker, busy, pending, replies, limit_s)
+                    if told is not None and job is not None and worker.spent is not None and len(replies) > known:
+                        told(job.job, worker.spent)
         finally:
             for worker in busy:  # somebody stopped us
                 self._drop(worker)
@@ -287,11 +303,17 @@ class Workers:
         return worker
 
     def _give_back(self, worker: _Worker) -> None:
+        greedy = worker.spent is not None and worker.spent.held_bytes > _MOST_HELD_BYTES
         with self._changed:
             worker.task = None
             self._failed_starts = 0
-            self._resting.append(worker)
+            if greedy:
+                self._all.discard(worker)
+            else:
+                self._resting.append(worker)
             self._changed.notify()
+        if greedy:
+            worker.leave()
 
     def _rest_later(self) -> None:
         """The timer's thread is a daemon, so that it holds up nobody."""

@@ -91,6 +91,7 @@ class Progress:
         self.may_begin = threading.Event()  # the first call was answered, or somebody waits
         self.lock = threading.Lock()  # held while a program goes live, or while that is being forbidden
         self.stopped = False  # closed or frozen: nothing goes live any more
+        self.awaited = 0  # callers that wait until it is settled
         self.reason = ""  # why the model did not get further
         self.counts = Counts()
         self.events = Events()
@@ -103,7 +104,13 @@ class Progress:
     def wait(self, timeout_s: float) -> bool:
         """Wait until nothing is left to improve, or for so many seconds; returns `settled`."""
         self.may_begin.set()
-        return self._done.wait(timeout_s)
+        with self.lock:
+            self.awaited += 1
+        try:
+            return self._done.wait(timeout_s)
+        finally:
+            with self.lock:
+                self.awaited -= 1
 
     def finish(self, reason: str = "") -> None:
         """Nothing is left to do. `reason` says why the model did not get further, if it did not."""
@@ -127,5 +134,6 @@ class Progress:
     def abandon(self, reason: str) -> None:
         """In a forked child: the thread that did the work is not there, and may have held the locks."""
         self._done, self.may_begin, self.lock = threading.Event(), threading.Event(), threading.Lock()
+        self.awaited = 0
         self.events.forked()
         self.finish(reason)

@@ -23,7 +23,7 @@ from tierup.errors import StoreError
 from tierup.store.private import make_private
 from tierup.store.rows import AGE_LIMIT_S, LIMITS, RegionProfile, Row, name_of
 
-SCHEMA = 2
+SCHEMA = 3
 FILE = "learned.sqlite"
 _WAIT_S = 2.0  # for a writer that holds the lock; then the store is left alone
 _BODY_LIMIT_BYTES = 1 << 16

@@ -11,6 +11,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from tierup.store.build_cost import BuildCost
+
 _Key = Annotated[str, Meta(min_length=1, max_length=200)]
 _Text = Annotated[str, Meta(max_length=2000)]
 _Count = Annotated[int, Meta(ge=0, le=2**53)]
@@ -130,7 +132,7 @@ class Quarantine(msgspec.Struct, frozen=True, tag="quarantine", forbid_unknown_f
     reason: _Text
 
 
-Row = Machine | Region | Recipe | Measurement | Profile | RegionProfile | Decision | Quarantine
+Row = Machine | Region | Recipe | Measurement | Profile | RegionProfile | Decision | Quarantine | BuildCost
 
 # How many of each are kept: those that were used last.
 LIMITS: dict[type[Row], int] = {
@@ -142,6 +144,7 @@ LIMITS: dict[type[Row], int] = {
     RegionProfile: 50_000,
     Decision: 10_000,
     Quarantine: 10_000,
+    BuildCost: 10_000,
 }
 AGE_LIMIT_S = 180 * 86_400.0  # nothing that was not used for so long is kept
 

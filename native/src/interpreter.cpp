@@ -144,6 +144,7 @@ class Activation {
 
   const Value& constant(int32_t index) const { return call_.program.constants[static_cast<size_t>(index)]; }
   std::byte* scratch(int64_t bytes_a_thread);
+  const Variant* choose(const Slot& slot, int64_t range);
 
   const CallContext& call_;
   const Function& function_;
@@ -226,8 +227,20 @@ std::byte* Activation::scratch(int64_t bytes_a_thread) {
   return state.scratch->data;
 }
 
+// The slot's variant for the sizes of this step, which are in the call's state, and its range.
+const Variant* Activation::choose(const Slot& slot, int64_t range) {
+  if (slot.variants.empty()) return nullptr;
+  CallState& state = call_.state;
+  state.sizes.push_back(range);
+  const Variant* const found = slot.find(state.sizes);
+  if (found == nullptr || (call_.miss_share > 0 && state.miss(call_.miss_share))) return nullptr;
+  found->count();
+  return found;
+}
+
 void Activation::execute(const step::Kernel& s) {
-  const KernelFn kernel = call_.slots[static_cast<size_t>(s.slot)].kernel;
+  const Slot& slot = call_.slots[static_cast<size_t>(s.slot)];
+  KernelFn kernel = slot.kernel;
   if (kernel == nullptr) throw CallError("slot " + std::to_string(s.slot) + " holds no kernel");
   CallState& state = call_.state;
   state.buffers.clear();
@@ -235,9 +248,14 @@ void Activation::execute(const step::Kernel& s) {
   for (const int32_t buffer : s.buffers) state.buffers.push_back(plain_tensor(buffer).data);
   for (const int32_t size : s.sizes) state.sizes.push_back(dim(size));
 
-  const int64_t range = dim(s.range);
+  int64_t range = dim(s.range), grain = dim(s.grain), wanted = s.scratch < 0 ? 0 : dim(s.scratch);
   if (range < 0) throw CallError("the range is negative: " + std::to_string(range));
-  const int64_t wanted = s.scratch < 0 ? 0 : dim(s.scratch);
+  if (const Variant* const variant = choose(slot, range)) {
+    kernel = variant->kernel;
+    range = variant->range;
+    grain = variant->grain;
+    wanted = variant->scratch_bytes;
+  }
   if (wanted < 0 || wanted > std::numeric_limits<int64_t>::max() - kAlignment) {
     throw CallError("scratch of " + std::to_string(wanted) + " bytes");
   }
@@ -248,7 +266,7 @@ void Activation::execute(const step::Kernel& s) {
   const Stopwatch watch(call_, function_, at_ - 1);
   const RegionClock clock(call_.watched, s.slot);
   std::atomic<int32_t> status{0};
-  call_.pool.parallel_for(range, std::max<int64_t>(dim(s.grain), 1), [&](int64_t begin, int64_t end, int thread) noexcept {
+  call_.pool.parallel_for(range, std::max<int64_t>(grain, 1), [&](int64_t begin, int64_t end, int thread) noexcept {
     if (status.load(std::memory_order_relaxed) != 0) return;
     std::byte* const own = memory == nullptr ? nullptr : memory + thread * bytes_a_thread;
     const int32_t result = kernel(state.buffers.data(), state.sizes.data(), own, begin, end);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "arena.hpp"
+#include "call_times.hpp"
 #include "host.hpp"
 #include "pool.hpp"
 #include "program.hpp"
@@ -37,6 +38,7 @@ struct CallState {
   Ref<Block> scratch;
   int64_t scratch_bytes = 0;
   uint32_t rounds = 0;  // backward jumps and calls of functions
+  Draw miss;            // which guards fail for no reason, where that is asked for
 };
 
 // Call states that wait for the next call. A few are kept: as many as ran at the same time, within reason.
@@ -74,6 +76,7 @@ struct CallContext {
   CallState& state;
   std::shared_ptr<StepTimes> times = nullptr;  // null: nothing is timed
   WatchedCall* watched = nullptr;              // null: nobody looks at this call
+  double miss_share = 0;                       // of the variants that fit and are passed over, for tests
 };
 
 // Runs function 0 on `inputs` (taken over; as many as the function has, empty where one is left out) and fills

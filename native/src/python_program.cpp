@@ -4,7 +4,9 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <tuple>
+#include <variant>
 
 #include "error.hpp"
 #include "python_values.hpp"
@@ -70,6 +72,51 @@ PythonProgram::PythonProgram(const nb::list& functions, const nb::list& called, 
   }
 }
 
+namespace {
+
+// How many sizes the steps of each slot pass; -1 where they do not agree, or there are none.
+std::vector<int64_t> sizes_by_slot(const Program& program) {
+  constexpr int64_t kUnseen = -2;
+  std::vector<int64_t> counts(static_cast<size_t>(program.slots), kUnseen);
+  for (const Function& function : program.functions) {
+    for (const Step& step : function.steps) {
+      const auto* const kernel = std::get_if<step::Kernel>(&step);
+      if (kernel == nullptr) continue;
+      int64_t& count = counts[static_cast<size_t>(kernel->slot)];
+      const auto own = static_cast<int64_t>(kernel->sizes.size());
+      count = count == kUnseen || count == own ? own : -1;
+    }
+  }
+  for (int64_t& count : counts) count = std::max<int64_t>(count, -1);
+  return counts;
+}
+
+struct Addition {
+  size_t slot;
+  int32_t first;
+  Variant variant;
+};
+
+// Tables die while the GIL is held: a call drops its snapshot at its end, and publishing is done from Python.
+std::shared_ptr<void> kept_loaded(const nb::object& code) {
+  return {nb::object(code).release().ptr(), [](void* held) { Py_DECREF(static_cast<PyObject*>(held)); }};
+}
+
+Addition read_variant(nb::handle row, const std::vector<int64_t>& sizes) {
+  const auto [slot, first, key, address, code, range, grain, scratch] =
+      nb::cast<std::tuple<int64_t, int32_t, Numbers, uintptr_t, nb::object, int64_t, int64_t, int64_t>>(row);
+  if (slot < 0 || static_cast<size_t>(slot) >= sizes.size()) throw nb::index_error("a variant is for a slot that is not there");
+  const int64_t passed = sizes[static_cast<size_t>(slot)];
+  if (first < 0 || passed < first || static_cast<int64_t>(key.size()) != passed - first + 1) {
+    throw nb::value_error("a variant's key does not fit the steps of its slot");
+  }
+  if (address == 0 || range < 0 || scratch < 0) throw nb::value_error("a variant has no kernel, or less than no work");
+  return {static_cast<size_t>(slot), first,
+          Variant{key, reinterpret_cast<KernelFn>(address), kept_loaded(code), range, grain, scratch}};
+}
+
+}  // namespace
+
 void PythonProgram::publish(const nb::dict& kernels) {
   std::vector<std::pair<size_t, Slot>> changes;
   for (auto [key, value] : kernels) {
@@ -79,12 +126,47 @@ void PythonProgram::publish(const nb::dict& kernels) {
       throw nb::index_error(
           ("slot " + std::to_string(slot) + ", but there are " + std::to_string(program.slots)).c_str());
     }
-    // Tables die while the GIL is held: a call drops its snapshot at its end, and publishing is done from Python.
-    std::shared_ptr<void> keep(nb::object(code).release().ptr(),
-                               [](void* held) { Py_DECREF(static_cast<PyObject*>(held)); });
-    changes.emplace_back(static_cast<size_t>(slot), Slot{reinterpret_cast<KernelFn>(address), std::move(keep)});
+    changes.emplace_back(static_cast<size_t>(slot), Slot{reinterpret_cast<KernelFn>(address), kept_loaded(code)});
   }
   slots.publish(changes);
+}
+
+nb::list PythonProgram::add_variants(const nb::list& rows) {
+  const std::vector<int64_t> sizes = sizes_by_slot(program);
+  std::vector<Addition> added;
+  for (nb::handle row : rows) added.push_back(read_variant(row, sizes));
+  std::vector<std::pair<size_t, Variant>> gone;
+  slots.update([&](SlotTable& table) {
+    for (Addition& one : added) {
+      table[one.slot].first = one.first;
+      for (Variant& old : table[one.slot].add(std::move(one.variant))) gone.emplace_back(one.slot, std::move(old));
+    }
+  });
+  nb::list told;
+  for (const auto& [slot, old] : gone) told.append(nb::make_tuple(slot, nb::tuple(nb::cast(old.key)), old.uses->load()));
+  return told;
+}
+
+void PythonProgram::drop_variants() {
+  slots.update([](SlotTable& table) {
+    for (Slot& slot : table) slot.drop_variants();
+  });
+}
+
+nb::list PythonProgram::variants() const {
+  nb::list rows;
+  const auto table = slots.snapshot();
+  for (size_t slot = 0; slot < table->size(); ++slot) {
+    for (const Variant& one : (*table)[slot].variants) {
+      rows.append(nb::make_tuple(slot, nb::tuple(nb::cast(one.key)), reinterpret_cast<uintptr_t>(one.kernel), one.uses->load()));
+    }
+  }
+  return rows;
+}
+
+void PythonProgram::miss_variants(double share) {
+  if (!(share >= 0 && share <= 1)) throw nb::value_error("a share is a number from 0 to 1");
+  miss_share_ = share;
 }
 
 nb::list PythonProgram::kernel_addresses() const {
@@ -115,7 +197,10 @@ int PythonProgram::traverse(visitproc visit, void* arg) const {
   for (PyObject* callout : callouts) Py_VISIT(callout);
   // A running call that shares a constant shares our one reference to it.
   for (const Value& constant : program.constants) Py_VISIT(python_object(constant));
-  for (const Slot& slot : *slots.snapshot()) Py_VISIT(static_cast<PyObject*>(slot.code.get()));
+  for (const Slot& slot : *slots.snapshot()) {
+    Py_VISIT(static_cast<PyObject*>(slot.code.get()));
+    for (const Variant& variant : slot.variants) Py_VISIT(static_cast<PyObject*>(variant.code.get()));
+  }
   return 0;
 }
 
@@ -144,6 +229,10 @@ void bind_program(nb::module_& module) {
       .def("publish", &PythonProgram::publish, nb::arg("kernels"))
       .def_ro("number", &PythonProgram::number)
       .def("kernel_addresses", &PythonProgram::kernel_addresses)
+      .def("add_variants", &PythonProgram::add_variants, nb::arg("variants"))
+      .def("drop_variants", &PythonProgram::drop_variants)
+      .def("variants", &PythonProgram::variants)
+      .def("miss_variants", &PythonProgram::miss_variants, nb::arg("share"))
       .def("time_kernels", &PythonProgram::time_kernels, nb::arg("on"))
       .def("kernel_times", &PythonProgram::kernel_times);
 }

@@ -22,6 +22,17 @@ struct PythonProgram {
   void publish(const nanobind::dict& kernels);
   nanobind::list kernel_addresses() const;
 
+  // [(slot, first, key, address, code, range, grain, scratch)]: put before the open kernels, all together. Returns what
+  // had to go, as (slot, key, uses). A key that does not fit the steps of its slot is refused.
+  nanobind::list add_variants(const nanobind::list& variants);
+  // All variants go, and the open kernels answer.
+  void drop_variants();
+  // (slot, key, address, uses) of each.
+  nanobind::list variants() const;
+  // Pass over variants that fit, with this probability.
+  void miss_variants(double share);
+  double miss_share() const { return miss_share_; }
+
   // Begin to time the kernel steps of calls that start from now on, or stop; and (function, step, calls, nanoseconds).
   void time_kernels(bool on);
   nanobind::list kernel_times() const;
@@ -44,6 +55,7 @@ struct PythonProgram {
   inline static std::atomic<uint64_t> numbers_{0};
   bool timing_ = false;
   std::shared_ptr<StepTimes> times_;
+  double miss_share_ = 0;
 };
 
 void bind_program(nanobind::module_& module);

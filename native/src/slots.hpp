@@ -1,6 +1,8 @@
 // The slot table: where kernels go live. A call takes one snapshot and keeps to it.
 #pragma once
 
+#include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -12,9 +14,60 @@ namespace tierup {
 
 using KernelFn = int32_t (*)(void* const* buffers, const int64_t* sizes, void* scratch, int64_t begin, int64_t end);
 
+constexpr size_t kMostVariants = 32;  // of one slot: four signatures in eight places with sizes of their own
+
+// A kernel whose sizes are numbers in its code, and what a call gives it instead of what the step says. Its key is what
+// the step would have passed to the open kernel: with the same numbers and the same buffers the work is the same.
+struct Variant {
+  std::vector<int64_t> key;
+  KernelFn kernel = nullptr;
+  std::shared_ptr<void> code;  // keeps the machine code loaded
+  int64_t range = 0, grain = 1, scratch_bytes = 0;
+  std::shared_ptr<std::atomic<uint64_t>> uses = std::make_shared<std::atomic<uint64_t>>(0);
+
+  // Calls that use it at the same moment may count as one: it only decides who goes when the table is full.
+  void count() const { uses->store(uses->load(std::memory_order_relaxed) + 1, std::memory_order_relaxed); }
+};
+
+// The open kernel, which can answer everything, and variants before it.
 struct Slot {
   KernelFn kernel = nullptr;
   std::shared_ptr<void> code;  // keeps the machine code loaded
+  int32_t first = 0;           // as many of a step's sizes are no part of the keys: they count rounds
+  std::vector<Variant> variants = {};
+  std::vector<int64_t> keys = {};  // of all variants, side by side
+
+  // The variant for the sizes and the range of a step, in this order; null if the open kernel has to do.
+  const Variant* find(std::span<const int64_t> numbers) const {
+    const size_t width = numbers.size() - static_cast<size_t>(first);
+    const int64_t* const wanted = numbers.data() + first;
+    for (size_t i = 0; i < variants.size(); ++i) {
+      if (std::equal(wanted, wanted + width, keys.data() + i * width)) return &variants[i];
+    }
+    return nullptr;
+  }
+
+  // Returns what has to go for it: a variant with the same key, or the one that was used least, the older one first.
+  std::vector<Variant> add(Variant variant) {
+    std::vector<Variant> gone;
+    auto old = std::ranges::find(variants, variant.key, &Variant::key);
+    if (old == variants.end() && variants.size() >= kMostVariants) {
+      old = std::ranges::min_element(variants, {}, [](const Variant& v) { return v.uses->load(std::memory_order_relaxed); });
+    }
+    if (old != variants.end()) {
+      gone.push_back(std::move(*old));
+      variants.erase(old);
+    }
+    variants.push_back(std::move(variant));
+    keys.clear();
+    for (const Variant& kept : variants) keys.insert(keys.end(), kept.key.begin(), kept.key.end());
+    return gone;
+  }
+
+  void drop_variants() {
+    variants.clear();
+    keys.clear();
+  }
 };
 
 using SlotTable = std::vector<Slot>;
@@ -32,11 +85,19 @@ class Slots {
 
   // Replaces the named slots together: a snapshot has all of them or none. Indices must be in range.
   void publish(std::span<const std::pair<size_t, Slot>> changes) {
+    update([&](SlotTable& table) {
+      for (const auto& [slot, entry] : changes) table[slot] = entry;
+    });
+  }
+
+  // Changes a copy of the table, and publishes that.
+  template <typename Change>
+  void update(const Change& change) {
     std::shared_ptr<const SlotTable> old;  // dies after the locks are open: its end may run code of the host
     const std::lock_guard one_publisher(publish_mutex_);
     old = snapshot();
     auto next = std::make_shared<SlotTable>(*old);
-    for (const auto& [slot, entry] : changes) (*next)[slot] = entry;
+    change(*next);
     const std::lock_guard hold(mutex_);
     table_ = std::move(next);
   }

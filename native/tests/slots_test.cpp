@@ -76,6 +76,126 @@ TEST(publishing_changes_only_what_is_named) {
   CHECK((*slots.snapshot())[1].kernel == write_number<1>);
 }
 
+// Slot 0 over as many elements as the input has; the size is the one that the step passes.
+Program sized() {
+  const FunctionText text{2, 2, {0}, {1}, {{13, 0, 0, 0, 0}, {0, 1, 1, 0, 0}}, {{0, 0, 2},
+                                                                                {1, 1, 7, 0, -1, 1, 0},
+                                                                                {4, 0, 1, 1, 1, 0, -1, 0, 1}}};
+  return build_program({text}, 0, {}, 1);
+}
+
+std::vector<int64_t> answer(const Program& program, const SlotTable& table, int64_t count, double miss_share = 0) {
+  static CallStates states;
+  FakeHost host;
+  std::unique_ptr<CallState> state = states.take();
+  std::vector<Value> ins, outs(1);
+  ins.push_back(int64s({count}, std::vector<int64_t>(static_cast<size_t>(count))));
+  run({program, table, pool(), host, *state, nullptr, miss_share}, ins, outs);
+  states.give_back(std::move(state));
+  return items<int64_t>(outs[0]);
+}
+
+Variant variant(std::vector<int64_t> key, KernelFn kernel, int64_t range) { return {std::move(key), kernel, nullptr, range}; }
+
+TEST(a_variant_answers_where_its_key_fits) {
+  const Program program = sized();
+  SlotTable table(1);
+  table[0].kernel = write_number<1>;
+  table[0].add(variant({3, 3}, write_number<2>, 3));
+  table[0].add(variant({4, 4}, write_number<3>, 4));
+  CHECK_EQUAL(answer(program, table, 3)[2], 2);
+  CHECK_EQUAL(answer(program, table, 4)[3], 3);
+  CHECK_EQUAL(answer(program, table, 5)[4], 1);
+  CHECK_EQUAL(table[0].variants[0].uses->load(), uint64_t{1});
+  CHECK_EQUAL(answer(program, table, 3, 1.0)[2], 1);  // passed over
+  CHECK_EQUAL(table[0].variants[0].uses->load(), uint64_t{1});
+}
+
+TEST(range_and_grain_are_the_variants) {
+  const Program program = sized();
+  SlotTable table(1);
+  table[0].kernel = write_number<1>;
+  const KernelFn write_range = [](void* const* buffers, const int64_t*, void*, int64_t begin, int64_t end) {
+    static_cast<int64_t*>(buffers[0])[0] = begin;
+    static_cast<int64_t*>(buffers[0])[1] = end;
+    return 0;
+  };
+  table[0].add({{3, 3}, write_range, nullptr, 7, 7});
+  const std::vector<int64_t> written = answer(program, table, 3);
+  CHECK_EQUAL(written[0], 0);
+  CHECK_EQUAL(written[1], 7);
+}
+
+TEST(what_counts_rounds_is_no_part_of_a_key) {
+  Slot slot;
+  slot.first = 2;
+  slot.add(variant({5, 8}, write_number<1>, 8));
+  const int64_t round[] = {0, 1, 5, 8}, next[] = {1, 2, 5, 8}, other[] = {0, 1, 6, 8};
+  CHECK(slot.find(round) == &slot.variants[0]);
+  CHECK(slot.find(next) == &slot.variants[0]);
+  CHECK(slot.find(other) == nullptr);
+}
+
+TEST(a_full_table_loses_what_was_used_least) {
+  Slot slot;
+  for (int64_t n = 0; n < static_cast<int64_t>(kMostVariants); ++n) {
+    CHECK(slot.add(variant({n, n}, write_number<1>, n)).empty());
+    if (n != 5 && n != 9) slot.variants.back().count();
+  }
+  const std::vector<Variant> gone = slot.add(variant({100, 100}, write_number<1>, 1));
+  CHECK_EQUAL(gone.size(), size_t{1});
+  CHECK_EQUAL(gone[0].key[0], 5);  // the older one of two
+  CHECK_EQUAL(slot.variants.size(), kMostVariants);
+  const int64_t lost[] = {5, 5}, kept[] = {9, 9}, fresh[] = {100, 100};
+  CHECK(slot.find(lost) == nullptr);
+  CHECK(slot.find(kept) != nullptr);
+  CHECK(slot.find(fresh) != nullptr);
+}
+
+TEST(a_variant_replaces_one_with_its_key) {
+  Slot slot;
+  slot.add(variant({1, 1}, write_number<1>, 1));
+  const std::vector<Variant> gone = slot.add(variant({1, 1}, write_number<2>, 1));
+  CHECK_EQUAL(gone.size(), size_t{1});
+  CHECK_EQUAL(slot.variants.size(), size_t{1});
+  CHECK(slot.variants[0].kernel == write_number<2>);
+}
+
+TEST(variants_come_and_go_under_calls) {
+  const Program program = sized();
+  Slots slots(1);
+  const std::pair<size_t, Slot> opened[] = {{0, {write_number<1>, nullptr}}};
+  slots.publish(opened);
+  std::atomic<int> loaded{0}, wrong{0}, calls{0};
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> callers;
+  for (int t = 0; t < 3; ++t) {
+    callers.emplace_back([&] {
+      while (!stop) {
+        const auto table = slots.snapshot();
+        const int64_t wanted = (*table)[0].variants.empty() ? 1 : 2;
+        wrong += answer(program, *table, 3) != std::vector<int64_t>(3, wanted);
+        ++calls;
+      }
+    });
+  }
+  for (int i = 0; i < 300 || calls < 50; ++i) {
+    ++loaded;
+    const std::shared_ptr<void> code(&loaded, [](void* count) { --*static_cast<std::atomic<int>*>(count); });
+    slots.update([&](SlotTable& table) {
+      Variant fresh = variant({3, 3}, write_number<2>, 3);
+      fresh.code = code;
+      table[0].add(std::move(fresh));
+    });
+    if (i % 3 == 0) slots.update([](SlotTable& table) { table[0].drop_variants(); });
+  }
+  stop = true;
+  for (std::thread& caller : callers) caller.join();
+  CHECK_EQUAL(wrong.load(), 0);
+  slots.update([](SlotTable& table) { table[0].drop_variants(); });
+  CHECK_EQUAL(loaded.load(), 0);  // nobody uses it any more
+}
+
 TEST(call_states_are_reused) {
   CallStates states;
   std::unique_ptr<CallState> first = states.take();

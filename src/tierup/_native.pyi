@@ -43,6 +43,23 @@ class Program:
     def kernel_addresses(self) -> list[int]:
         """The kernel in each slot; 0 where there is none."""
 
+    def add_variants(
+        self, variants: Sequence[tuple[int, int, Sequence[int], int, object, int, int, int]]
+    ) -> list[tuple[int, tuple[int, ...], int]]:
+        """(slot, first, key, address, what keeps the code loaded, range, grain, scratch) of each: kernels that answer
+        instead of the open one where a step's sizes, from the first on, and its range are the key. All of them go live
+        together; where a slot has no room for more, the one that was used least goes. Returns (slot, key, uses) of
+        those."""
+
+    def drop_variants(self) -> None:
+        """Let the open kernels answer, from the next call on."""
+
+    def variants(self) -> list[tuple[int, tuple[int, ...], int, int]]:
+        """(slot, key, address, how often it was used) of each."""
+
+    def miss_variants(self, share: float) -> None:
+        """Pass over so many of the variants that fit, drawn at random. For tests."""
+
     def time_kernels(self, on: bool) -> None:
         """Begin to time every kernel step of calls that start from now on, from zero; or stop."""
 

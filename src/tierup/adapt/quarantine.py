@@ -57,6 +57,14 @@ def quarantine(
     return keys
 
 
+def _addresses(program: _native.Program, serving: Serving) -> list[int]:
+    """Where each kernel lies, by number; 0 for variants that found no room."""
+    live = {(slot, key): address for slot, key, address, _ in program.variants()}
+    found = {variant.kernel: live.get((variant.slot, variant.key), 0) for variant in serving.variants}
+    found.update(enumerate(program.kernel_addresses()))
+    return [found.get(number, 0) for number in range(len(serving.keys))]
+
+
 def changed_kernels(config: Config, program: _native.Program, serving: Serving) -> tuple[str, ...]:
     """The kernels whose code in memory differs from what the object cache has for them."""
     target = target_of(identify())
@@ -64,7 +72,7 @@ def changed_kernels(config: Config, program: _native.Program, serving: Serving) 
         return ()
     cache = ObjectCache(config.cache_dir / "objects")
     changed = []
-    for key, address in zip(serving.keys, program.kernel_addresses(), strict=False):
+    for key, address in zip(serving.keys, _addresses(program, serving), strict=False):
         code = cache.get_digest(key, target)
         if code is not None and address and ctypes.string_at(address, len(code)) != code:
             changed.append(key)

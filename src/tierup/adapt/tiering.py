@@ -178,7 +178,7 @@ def _with_plan_from_here(climb: Climb, prove: Prove | None, forced: bool = False
     baseline = Baseline(origin.imported)
     constants = bind_plan(plan, planned.weights, config.threads, climb.constants)
     program = executable(plan, planned.weights, baseline=baseline, constants=constants)
-    publish_code(program, [kernel.code for kernel in kernels], planned.target)
+    publish_code(program, [kernel.code for kernel in kernels], planned.target, plan.variants)
     measured, regions = tuple(errors.items()), tuple(map(program_digest, planned.texts))
     serving = Serving.of(plan, planned.signatures, baseline, constants, measured, planned.refused, regions)
     climb.go_live(program, serving)

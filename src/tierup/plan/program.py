@@ -95,6 +95,20 @@ class Function:
 
 
 @dataclass(frozen=True)
+class Variant:
+    """A kernel, by its number, that is called instead of a slot's open one where the step's sizes, from the `first` on,
+    and its range are the `key`."""
+
+    slot: int
+    kernel: int
+    first: int
+    key: tuple[int, ...]
+    range: int
+    grain: int
+    scratch: int
+
+
+@dataclass(frozen=True)
 class Plan:
     """Function 0 answers calls. `callouts` are the nodes that run in Python.
 
@@ -106,6 +120,7 @@ class Plan:
     callouts: tuple[Node, ...]
     constants: tuple[Constant, ...]
     slots: int = 0
+    variants: tuple[Variant, ...] = ()
 
     def __repr__(self) -> str:
         return print_plan(self)
@@ -114,6 +129,11 @@ class Plan:
     def fallback_nodes(self) -> int:
         """How many nodes run in Python whenever a call gets to them."""
         return sum(_count_nodes(node) for node in self.callouts if node.op != BASELINE)
+
+    @property
+    def kernels(self) -> int:
+        """How many kernels there are: one for each slot, and those of variants."""
+        return max((self.slots, *(variant.kernel + 1 for variant in self.variants)))
 
     def count(self, code: StepCode) -> int:
         """How many steps of one kind all functions have together."""

@@ -89,7 +89,7 @@ def restored(record: PlanRecord, weights: StoredWeights, baseline: Baseline, con
         functions=[function.native() for function in record.functions],
         callouts=[_StoredCallout(callout, weights) if callout.text else baseline for callout in record.callouts],
         constants=list(constants.values()),
-        slots=len(record.kernels),
+        slots=record.slots,
     )
 
 

@@ -15,8 +15,14 @@ from tierup.codegen.target import Target
 
 if TYPE_CHECKING:  # kernels that are built are loaded without what programs consist of
     from tierup.lower.tile import TileProgram
+    from tierup.plan.program import Variant as PlanVariant
+    from tierup.store.records import VariantRecord
+
+    Variant = PlanVariant | VariantRecord
 
 Build = Callable[[Sequence["TileProgram"], Target], Sequence[bytes]]
+
+Evicted = tuple[int, tuple[int, ...], int]  # the slot and the key of a variant, and how often it was used
 
 _LIBRARIES = count()  # every loaded object is a library with a name of its own
 
@@ -28,9 +34,24 @@ def publish(
     publish_code(program, (build or _build_here)(programs, target), target)
 
 
-def publish_code(program: _native.Program, codes: Sequence[bytes], target: Target) -> None:
-    """Make kernels that are built live, one for each slot, all together."""
-    program.publish(dict(enumerate(load_code(codes, target))))
+def publish_code(
+    program: _native.Program,
+    codes: Sequence[bytes],
+    target: Target,
+    variants: Sequence[Variant] = (),
+) -> list[Evicted]:
+    """Make kernels that are built live: one for each slot, then those of variants. Returns the variants that found no
+    room."""
+    return publish_loaded(program, load_code(codes, target), variants)
+
+
+def publish_loaded(
+    program: _native.Program, kernels: Sequence[tuple[int, object]], variants: Sequence[Variant] = ()
+) -> list[Evicted]:
+    """The same for kernels that are loaded, as (address, what keeps it loaded)."""
+    program.publish(dict(enumerate(kernels[: len(program.kernel_addresses())])))
+    rows = [(v.slot, v.first, v.key, *kernels[v.kernel], v.range, v.grain, v.scratch) for v in reversed(variants)]
+    return program.add_variants(rows)
 
 
 def load_code(codes: Sequence[bytes], target: Target) -> list[tuple[int, object]]:

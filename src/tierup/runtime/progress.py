@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tierup.plan.program import Plan
     from tierup.runtime.constants import Constants
     from tierup.runtime.executable import Baseline
-    from tierup.store.records import KernelError
+    from tierup.store.records import KernelError, VariantRecord
 
 
 Signature = tuple[tuple[int, ...], ...]  # the shape of each input
@@ -39,6 +39,8 @@ class Serving(msgspec.Struct, frozen=True):
     """Regions that the reference computes because their kernels were refused, and why."""
     regions: tuple[str, ...] = ()
     """What each slot's kernel computes: the SHA-256 of its tile program's text."""
+    variants: tuple[VariantRecord, ...] = ()
+    """Kernels for some sizes, by number, in front of the slots' open ones."""
 
     @classmethod
     def of(
@@ -53,10 +55,13 @@ class Serving(msgspec.Struct, frozen=True):
     ) -> Serving:
         """A plan's figures."""
         from tierup.plan.program import StepCode
+        from tierup.store.records import variant_records
 
         steps = plan.count(StepCode.KERNEL)
-        figures = plan.slots, steps, plan.fallback_nodes
-        return cls(*figures, signatures, baseline, constants or {}, errors, refused=refused, regions=regions)
+        variants = variant_records(plan)
+        figures = plan.kernels, steps, plan.fallback_nodes
+        known = signatures, baseline, constants or {}, errors
+        return cls(*figures, *known, refused=refused, regions=regions, variants=variants)
 
     @property
     def tier(self) -> int:

@@ -112,6 +112,10 @@ class KernelCompiler(PlanCompiler):
             self.programs.append(program)
         return self._slots[text]
 
+    def variant_program(self, program: TileProgram) -> int:
+        """The number of a variant's program, behind those of the slots: no slots are made after this."""
+        return self.slot(program)
+
     def why_refused(self, kernel: Kernel) -> str | None:
         """Why a kernel may not serve; None if nothing speaks against it."""
         return self._refused.get(program_digest(print_program(kernel.program))) if self._refused else None
@@ -141,6 +145,13 @@ class Typical:
             except DimError:
                 self._known[dim] = self._OPEN
         return self._known[dim]
+
+
+def lower_region(graph: Graph, weights: Weights, region: Region, dims: DimBuilder, target: Target) -> Kernel:
+    """The kernel of a region."""
+    if region.kind in _ON_WORDS:
+        return _ON_WORDS[region.kind](graph, weights, region, dims, target.lanes, target.dots)
+    return _LOWERINGS[region.kind](graph, weights, region, dims, target.lanes)
 
 
 class KernelFunction(FunctionCompiler):
@@ -278,15 +289,14 @@ class KernelFunction(FunctionCompiler):
     def _lowered(self) -> list[Unit]:
         """What the cut has, in order: regions with their kernels, and nodes on their own."""
         units: list[Unit] = []
+        known = self.graph, self.compiler.weight_table
         for unit in self.part.cut.order:
-            units.append((self.graph.nodes[unit], None) if isinstance(unit, int) else (unit, self._lower(unit)))
+            units.append(
+                (self.graph.nodes[unit], None)
+                if isinstance(unit, int)
+                else (unit, lower_region(*known, unit, self._dims, self.compiler.target))
+            )
         return units
-
-    def _lower(self, region: Region) -> Kernel:
-        target, weights = self.compiler.target, self.compiler.weight_table
-        if region.kind in _ON_WORDS:
-            return _ON_WORDS[region.kind](self.graph, weights, region, self._dims, target.lanes, target.dots)
-        return _LOWERINGS[region.kind](self.graph, weights, region, self._dims, target.lanes)
 
     def _type(self, value: ValueId) -> TensorType:
         type = self.graph.type(value)

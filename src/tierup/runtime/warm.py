@@ -11,6 +11,7 @@ from tierup import _native
 from tierup.config import Config
 from tierup.runtime.constants import Constants, bind_constants
 from tierup.runtime.executable import Baseline, restored
+from tierup.runtime.kernels import publish_loaded
 from tierup.runtime.origin import Origin
 from tierup.runtime.progress import Progress, Serving
 from tierup.runtime.setup import configure
@@ -51,14 +52,16 @@ def restore(entry: Entry, origin: Origin, config: Config, known: Constants | Non
     baseline = Baseline(origin.imported)
     constants = bind_constants(record.plan.constants, entry.weights, config.threads, entry.weights.release, known)
     program = restored(record.plan, entry.weights, baseline, constants)
-    if record.plan.kernels:
-        code = _native.Code([kernel.image for kernel in record.plan.kernels])
-        program.publish({slot: (address, code) for slot, address in enumerate(code.addresses)})
     plan = record.plan
+    if plan.kernels:
+        if not all(0 <= variant.kernel < len(plan.kernels) for variant in plan.variants):
+            raise ValueError("a variant's kernel is not among the plan's")
+        code = _native.Code([kernel.image for kernel in plan.kernels])
+        publish_loaded(program, [(address, code) for address in code.addresses], plan.variants)
     serving = Serving(
         len(plan.kernels), plan.kernel_steps, plan.fallback_nodes, plan.signatures, baseline, constants, plan.errors,
         record.parts, tuple(kernel.key for kernel in plan.kernels), plan.refused,
-        tuple(kernel.region for kernel in plan.kernels),
+        tuple(kernel.region for kernel in plan.kernels), plan.variants,
     )  # fmt: skip
     return Warm(record.about, program, serving)
 

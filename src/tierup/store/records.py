@@ -96,6 +96,18 @@ class KernelRecord(msgspec.Struct, array_like=True, frozen=True):
     region: str = ""
 
 
+class VariantRecord(msgspec.Struct, array_like=True, frozen=True):
+    """A `plan.Variant`; its numbers are checked by the native program, and `kernel` when the plan is restored."""
+
+    slot: int
+    kernel: int
+    first: int
+    key: tuple[int, ...]
+    range: int
+    grain: int
+    scratch: int
+
+
 class KernelError(msgspec.Struct, array_like=True, frozen=True):
     """How far a kernel was from float64 in its proof, in units of eps · B: the largest error, the RMS error, and the
     baseline's RMS error. `narrowed` is the RMS error that comes of rounding to bf16, in units of B."""
@@ -124,6 +136,9 @@ class PlanRecord(msgspec.Struct, array_like=True, frozen=True):
     """What was measured when the kernels were proved, by slot."""
     refused: tuple[tuple[str, str], ...] = ()
     """Regions that the reference computes because their kernels were refused, and why."""
+    slots: int = 0
+    """As many kernels are the open ones of slots; those after them are variants'."""
+    variants: tuple[VariantRecord, ...] = ()
 
 
 class WeightRecord(msgspec.Struct, array_like=True, frozen=True):
@@ -230,7 +245,14 @@ def plan_record(
         all_dtypes=all_dtypes,
         signatures=signatures,
         refused=refused,
+        slots=plan.slots,
+        variants=variant_records(plan),
     )
+
+
+def variant_records(plan: Plan) -> tuple[VariantRecord, ...]:
+    """A plan's variants as records."""
+    return tuple(VariantRecord(v.slot, v.kernel, v.first, v.key, v.range, v.grain, v.scratch) for v in plan.variants)
 
 
 def callout_record(node: Node) -> CalloutRecord:

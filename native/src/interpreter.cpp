@@ -21,7 +21,16 @@ std::unique_ptr<CallState> CallStates::take() {
       return state;
     }
   }
-  return std::make_unique<CallState>();
+  auto state = std::make_unique<CallState>();
+  const std::lock_guard hold(mutex_);
+  state->miss = Draw(seed_++);
+  return state;
+}
+
+void CallStates::reseed(uint64_t seed) {
+  const std::lock_guard hold(mutex_);
+  idle_.clear();
+  seed_ = seed;
 }
 
 void CallStates::give_back(std::unique_ptr<CallState> state) {

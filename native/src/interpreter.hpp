@@ -46,11 +46,14 @@ class CallStates {
  public:
   std::unique_ptr<CallState> take();
   void give_back(std::unique_ptr<CallState> state);
+  // States that are made from now on draw from this seed on.
+  void reseed(uint64_t seed);
 
  private:
   static constexpr size_t kKept = 16;
   std::mutex mutex_;
   std::vector<std::unique_ptr<CallState>> idle_;
+  uint64_t seed_ = 0;
 };
 
 // How long each step took, all calls together; for those who ask. Steps of all functions are numbered through.

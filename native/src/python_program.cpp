@@ -147,9 +147,10 @@ nb::list PythonProgram::add_variants(const nb::list& rows) {
   return told;
 }
 
-void PythonProgram::drop_variants() {
-  slots.update([](SlotTable& table) {
-    for (Slot& slot : table) slot.drop_variants();
+void PythonProgram::exchange_variants() {
+  aside_.resize(static_cast<size_t>(program.slots));
+  slots.update([&](SlotTable& table) {
+    for (size_t slot = 0; slot < table.size(); ++slot) aside_[slot] = table[slot].exchange(std::move(aside_[slot]));
   });
 }
 
@@ -164,9 +165,10 @@ nb::list PythonProgram::variants() const {
   return rows;
 }
 
-void PythonProgram::miss_variants(double share) {
+void PythonProgram::miss_variants(double share, uint64_t seed) {
   if (!(share >= 0 && share <= 1)) throw nb::value_error("a share is a number from 0 to 1");
   miss_share_ = share;
+  states.reseed(seed);
 }
 
 nb::list PythonProgram::kernel_addresses() const {
@@ -201,6 +203,9 @@ int PythonProgram::traverse(visitproc visit, void* arg) const {
     Py_VISIT(static_cast<PyObject*>(slot.code.get()));
     for (const Variant& variant : slot.variants) Py_VISIT(static_cast<PyObject*>(variant.code.get()));
   }
+  for (const auto& variants : aside_) {
+    for (const Variant& variant : variants) Py_VISIT(static_cast<PyObject*>(variant.code.get()));
+  }
   return 0;
 }
 
@@ -211,6 +216,8 @@ void PythonProgram::clear() {
   std::vector<std::pair<size_t, Slot>> empty;
   for (size_t slot = 0; slot < static_cast<size_t>(program.slots); ++slot) empty.emplace_back(slot, Slot{});
   slots.publish(empty);
+  const auto aside = std::move(aside_);
+  aside_.clear();
 }
 
 void PythonProgram::drop_callouts() {
@@ -230,9 +237,9 @@ void bind_program(nb::module_& module) {
       .def_ro("number", &PythonProgram::number)
       .def("kernel_addresses", &PythonProgram::kernel_addresses)
       .def("add_variants", &PythonProgram::add_variants, nb::arg("variants"))
-      .def("drop_variants", &PythonProgram::drop_variants)
+      .def("exchange_variants", &PythonProgram::exchange_variants)
       .def("variants", &PythonProgram::variants)
-      .def("miss_variants", &PythonProgram::miss_variants, nb::arg("share"))
+      .def("miss_variants", &PythonProgram::miss_variants, nb::arg("share"), nb::arg("seed") = 0)
       .def("time_kernels", &PythonProgram::time_kernels, nb::arg("on"))
       .def("kernel_times", &PythonProgram::kernel_times);
 }

@@ -25,12 +25,12 @@ struct PythonProgram {
   // [(slot, first, key, address, code, range, grain, scratch)]: put before the open kernels, all together. Returns what
   // had to go, as (slot, key, uses). A key that does not fit the steps of its slot is refused.
   nanobind::list add_variants(const nanobind::list& variants);
-  // All variants go, and the open kernels answer.
-  void drop_variants();
+  // All variants are set aside, and the open kernels answer; or what was set aside comes back.
+  void exchange_variants();
   // (slot, key, address, uses) of each.
   nanobind::list variants() const;
   // Pass over variants that fit, with this probability.
-  void miss_variants(double share);
+  void miss_variants(double share, uint64_t seed);
   double miss_share() const { return miss_share_; }
 
   // Begin to time the kernel steps of calls that start from now on, or stop; and (function, step, calls, nanoseconds).
@@ -56,6 +56,7 @@ struct PythonProgram {
   bool timing_ = false;
   std::shared_ptr<StepTimes> times_;
   double miss_share_ = 0;
+  std::vector<std::vector<Variant>> aside_;  // variants of each slot that are not live
 };
 
 void bind_program(nanobind::module_& module);

@@ -64,9 +64,12 @@ struct Slot {
     return gone;
   }
 
-  void drop_variants() {
-    variants.clear();
+  // Exchanges the variants for others, and returns those that were there.
+  std::vector<Variant> exchange(std::vector<Variant> others) {
+    std::vector<Variant> before = std::exchange(variants, {});
     keys.clear();
+    for (Variant& variant : others) add(std::move(variant));
+    return before;
   }
 };
 

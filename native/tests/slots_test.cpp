@@ -187,12 +187,12 @@ TEST(variants_come_and_go_under_calls) {
       fresh.code = code;
       table[0].add(std::move(fresh));
     });
-    if (i % 3 == 0) slots.update([](SlotTable& table) { table[0].drop_variants(); });
+    if (i % 3 == 0) slots.update([](SlotTable& table) { table[0].exchange({}); });
   }
   stop = true;
   for (std::thread& caller : callers) caller.join();
   CHECK_EQUAL(wrong.load(), 0);
-  slots.update([](SlotTable& table) { table[0].drop_variants(); });
+  slots.update([](SlotTable& table) { table[0].exchange({}); });
   CHECK_EQUAL(loaded.load(), 0);  // nobody uses it any more
 }
 

@@ -51,13 +51,13 @@ class Program:
         together; where a slot has no room for more, the one that was used least goes. Returns (slot, key, uses) of
         those."""
 
-    def drop_variants(self) -> None:
-        """Let the open kernels answer, from the next call on."""
+    def exchange_variants(self) -> None:
+        """Set all variants aside, so that the open kernels answer; or let those that were set aside answer again."""
 
     def variants(self) -> list[tuple[int, tuple[int, ...], int, int]]:
         """(slot, key, address, how often it was used) of each."""
 
-    def miss_variants(self, share: float) -> None:
+    def miss_variants(self, share: float, seed: int = 0) -> None:
         """Pass over so many of the variants that fit, drawn at random. For tests."""
 
     def time_kernels(self, on: bool) -> None:

@@ -137,6 +137,18 @@ class Swapped(msgspec.Struct, frozen=True, tag="swapped"):
         return f"swapped from tier {self.before} to tier {self.tier}, {self.kernels} kernels"
 
 
+class Displaced(msgspec.Struct, frozen=True, tag="displaced"):
+    """A slot has no room for more variants: the one for these sizes, which was used so often, is gone."""
+
+    slot: int
+    key: tuple[int, ...]
+    uses: int
+
+    def __str__(self) -> str:
+        sizes = ", ".join(map(str, self.key))
+        return f"slot {self.slot} is full: its kernel for sizes {sizes} is gone, which was used {self.uses} times"
+
+
 class Confirmed(msgspec.Struct, frozen=True, tag="confirmed"):
     """On live calls, too, the new plan is no slower than what it replaced."""
 
@@ -208,8 +220,8 @@ class Evicted(msgspec.Struct, frozen=True, tag="evicted"):
 
 
 Event = (
-    Loaded | Queued | Dropped | Planned | Built | Proved | Tried | Spent | Swapped | Confirmed | Suspected | RolledBack
-    | Refused | Quarantined | StoreIgnored | Evicted
+    Loaded | Queued | Dropped | Planned | Built | Proved | Tried | Spent | Swapped | Displaced | Confirmed | Suspected
+    | RolledBack | Refused | Quarantined | StoreIgnored | Evicted
 )  # fmt: skip
 
 

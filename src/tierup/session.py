@@ -184,6 +184,8 @@ class _Session(_native.Runner):
     def _go_live(self, program: _native.Program, serving: Serving, tried: bool = False) -> bool:
         """Answer calls with this program from now on; those that run keep theirs. False if nothing may change."""
         progress = self._progress
+        if self._config.stress_deopt:
+            program.miss_variants(self._config.stress_deopt, self._config.stress_seed)
         with progress.lock:
             if progress.stopped:
                 return False

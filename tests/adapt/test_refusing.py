@@ -115,6 +115,28 @@ def test_a_caller_that_forces_a_tier_gets_the_rest(tmp_path: Path, monkeypatch: 
     check(tierup.load(perceptron(), config=settings(tmp_path, force_tier=1)), "LLVM has a cold")
 
 
+def closed_and_wrong(text: str, built: Built) -> Built | Failure:
+    """A variant of the softmax, which has no sizes to be told, writes nothing."""
+    program = parse_program(text)
+    wrong = program.name == "rows" and program.n_sizes == 0
+    return msgspec.structs.replace(built, code=returns_at_once(built.code, 0)) if wrong else built
+
+
+def test_a_variant_costs_only_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    inject(monkeypatch, closed_and_wrong)
+    monkeypatch.setattr(tiering, "_try", lambda *_: True)  # whether it is faster is not the question
+    config = tierup.Config(cache_dir=tmp_path / "cache", data_dir=tmp_path / "data", adapt=True)
+    loaded = tierup.load(saved(tmp_path, perceptron()), config=config)
+    for _ in range(2):
+        loaded(x=X)
+    report = loaded.settle(timeout_s=120).to_dict()
+    assert (report["tier"], report["reason"], report["counters"]["refusals"]) == (2, "", 1)
+    assert (report["kernels"], report["refused_regions"], report["counters"]["fallback_nodes"]) == (5, [], 0)
+    np.testing.assert_allclose(loaded(x=X)["y"], tierup.load(perceptron())(x=X)["y"], **CLOSE)
+    assert loaded.program is not None
+    assert sorted(slot for slot, *_ in loaded.program.variants()) == [0, 1]
+
+
 def test_a_kernel_in_quarantine_costs_its_own_region(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, target = saved(tmp_path, perceptron()), target_of(identify())
     assert target is not None

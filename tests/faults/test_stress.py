@@ -73,6 +73,31 @@ def test_threads_call_while_variants_are_swapped(tmp_path: Path) -> None:
     assert counters["swaps"] > 100
 
 
+def test_tables_of_variants_are_swapped_too(tmp_path: Path) -> None:
+    path = saved(tmp_path, perceptron())
+    loaded = tierup.load(path, config=settings(tmp_path, force_tier=2, stress_swap_every=1))
+    expected = tierup.load(perceptron(), config=Config(force_tier=0))(x=floats(3, 40))["y"]
+    seen = []
+    for _ in range(9):
+        np.testing.assert_allclose(loaded(x=floats(3, 40))["y"], expected, **CLOSE)
+        assert loaded.program is not None
+        seen.append((loaded.report().tier, bool(loaded.program.variants())))
+    assert {(2, True), (2, False), (0, False)} <= set(seen)
+
+
+def test_variants_are_passed_over_at_random(tmp_path: Path) -> None:
+    path = saved(tmp_path, perceptron())
+    tierup.load(path, config=settings(tmp_path, force_tier=2))(x=floats(3, 40))
+    loaded = tierup.load(path, config=settings(tmp_path, force_tier=1, stress_deopt=0.25))
+    assert loaded.report().tier == 2
+    for _ in range(400):
+        loaded(x=floats(3, 40))
+    assert loaded.program is not None
+    uses = [uses for *_, uses in loaded.program.variants()]
+    # Three quarters of the calls are not turned away, and three quarters of those use each: 225 ± 5 deviations.
+    assert all(170 < count < 280 for count in uses)
+
+
 @pytest.mark.parametrize("fields", [{"stress_deopt": 1.5}, {"stress_deopt": "often"}, {"stress_swap_every": -1}])
 def test_switches_have_bounds(fields: dict[str, object]) -> None:
     with pytest.raises(tierup.ConfigError, match=next(iter(fields))):

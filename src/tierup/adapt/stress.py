@@ -32,8 +32,12 @@ class Stress:
             runner.notice_after(config.stress_swap_every)
 
     def another(self, program: _native.Program, serving: Serving) -> tuple[_native.Program, Serving]:
-        """What answers after this one: the baseline and the others in turn."""
+        """What answers after this one: the same without its variants, the baseline, and the others in turn."""
+        if program.variants():
+            program.exchange_variants()
+            return program, serving
         if program is not self._baseline[0]:
+            program.exchange_variants()  # for the next time
             self._variants = [kept for kept in self._variants if kept[0] is not program][-_KEPT + 1 :]
             self._variants.append((program, serving))
             return self._baseline

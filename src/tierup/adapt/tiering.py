@@ -149,6 +149,8 @@ def _with_plan_from_worker(climb: Climb, prove: Prove | None) -> None:
     origin.release_pages()  # what the baseline read, lest weights be in memory twice while they are packed
     warm = restore(plans.open(source, entry), origin, config, climb.constants)
     climb.go_live(warm.program, warm.serving, tried)
+    for displaced in warm.displaced:
+        climb.progress.events.add(displaced)
     learned.keep("swapped", "")
     if refusing.lasts:  # otherwise the next one that loads the model tries again
         with _not_kept(climb):
@@ -178,7 +180,8 @@ def _with_plan_from_here(climb: Climb, prove: Prove | None, forced: bool = False
     baseline = Baseline(origin.imported)
     constants = bind_plan(plan, planned.weights, config.threads, climb.constants)
     program = executable(plan, planned.weights, baseline=baseline, constants=constants)
-    publish_code(program, [kernel.code for kernel in kernels], planned.target, plan.variants)
+    for displaced in publish_code(program, [kernel.code for kernel in kernels], planned.target, plan.variants):
+        climb.progress.events.add(displaced)
     measured, regions = tuple(errors.items()), tuple(map(program_digest, planned.texts))
     serving = Serving.of(plan, planned.signatures, baseline, constants, measured, planned.refused, regions)
     climb.go_live(program, serving)

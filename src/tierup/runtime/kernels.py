@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from tierup import _native
 from tierup.codegen.image import runs_images
 from tierup.codegen.target import Target
+from tierup.events import Displaced
 
 if TYPE_CHECKING:  # kernels that are built are loaded without what programs consist of
     from tierup.lower.tile import TileProgram
@@ -21,8 +22,6 @@ if TYPE_CHECKING:  # kernels that are built are loaded without what programs con
     Variant = PlanVariant | VariantRecord
 
 Build = Callable[[Sequence["TileProgram"], Target], Sequence[bytes]]
-
-Evicted = tuple[int, tuple[int, ...], int]  # the slot and the key of a variant, and how often it was used
 
 _LIBRARIES = count()  # every loaded object is a library with a name of its own
 
@@ -39,7 +38,7 @@ def publish_code(
     codes: Sequence[bytes],
     target: Target,
     variants: Sequence[Variant] = (),
-) -> list[Evicted]:
+) -> list[Displaced]:
     """Make kernels that are built live: one for each slot, then those of variants. Returns the variants that found no
     room."""
     return publish_loaded(program, load_code(codes, target), variants)
@@ -47,11 +46,11 @@ def publish_code(
 
 def publish_loaded(
     program: _native.Program, kernels: Sequence[tuple[int, object]], variants: Sequence[Variant] = ()
-) -> list[Evicted]:
+) -> list[Displaced]:
     """The same for kernels that are loaded, as (address, what keeps it loaded)."""
     program.publish(dict(enumerate(kernels[: len(program.kernel_addresses())])))
     rows = [(v.slot, v.first, v.key, *kernels[v.kernel], v.range, v.grain, v.scratch) for v in reversed(variants)]
-    return program.add_variants(rows)
+    return [Displaced(*gone) for gone in program.add_variants(rows)]
 
 
 def load_code(codes: Sequence[bytes], target: Target) -> list[tuple[int, object]]:

@@ -9,6 +9,7 @@ import msgspec
 
 from tierup import _native
 from tierup.config import Config
+from tierup.events import Displaced
 from tierup.runtime.constants import Constants, bind_constants
 from tierup.runtime.executable import Baseline, restored
 from tierup.runtime.kernels import publish_loaded
@@ -25,6 +26,8 @@ class Warm(msgspec.Struct, frozen=True):
     about: AboutRecord
     program: _native.Program
     serving: Serving
+    displaced: tuple[Displaced, ...] = ()
+    """Variants that found no room in their slots."""
 
 
 def warm_start(origin: Origin, config: Config, progress: Progress) -> Warm | None:
@@ -52,18 +55,18 @@ def restore(entry: Entry, origin: Origin, config: Config, known: Constants | Non
     baseline = Baseline(origin.imported)
     constants = bind_constants(record.plan.constants, entry.weights, config.threads, entry.weights.release, known)
     program = restored(record.plan, entry.weights, baseline, constants)
-    plan = record.plan
+    plan, displaced = record.plan, list[Displaced]()
     if plan.kernels:
         if not all(0 <= variant.kernel < len(plan.kernels) for variant in plan.variants):
             raise ValueError("a variant's kernel is not among the plan's")
         code = _native.Code([kernel.image for kernel in plan.kernels])
-        publish_loaded(program, [(address, code) for address in code.addresses], plan.variants)
+        displaced = publish_loaded(program, [(address, code) for address in code.addresses], plan.variants)
     serving = Serving(
         len(plan.kernels), plan.kernel_steps, plan.fallback_nodes, plan.signatures, baseline, constants, plan.errors,
         record.parts, tuple(kernel.key for kernel in plan.kernels), plan.refused,
         tuple(kernel.region for kernel in plan.kernels), plan.variants,
     )  # fmt: skip
-    return Warm(record.about, program, serving)
+    return Warm(record.about, program, serving, tuple(displaced))
 
 
 def _check(about: AboutRecord, inputs: int, outputs: int) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from benchmarks.callers import callers_benchmark
 from benchmarks.cases import check_names
+from benchmarks.choosing import choosing_benchmark
 from benchmarks.effort import CONTENDERS, Effort, tell
 from benchmarks.load import load_benchmark
 from benchmarks.models import models_benchmark, real_benchmark
@@ -28,6 +29,7 @@ from tierup.profile.machine import identify
 BENCHMARKS: dict[str, tuple[Callable[[Effort], dict[str, object]], str]] = {
     "overhead": (overhead_benchmark, "one call around no work, beside ONNX Runtime"),
     "signatures": (signatures_benchmark, "what the first call of a length costs above the next ones"),
+    "choosing": (choosing_benchmark, "what it costs that every kernel step chooses among variants"),
     "callers": (callers_benchmark, "one and two callers of one model at the same time, beside ONNX Runtime"),
     "watching": (watching_benchmark, "the same model with and without watching its calls, in turn"),
     "products": (products_benchmark, "matrix products against the roofline of the same run"),

@@ -241,7 +241,7 @@ const Variant* Activation::choose(const Slot& slot, int64_t range) {
   if (slot.variants.empty()) return nullptr;
   CallState& state = call_.state;
   state.sizes.push_back(range);
-  const Variant* const found = slot.find(state.sizes);
+  const Variant* const found = slot.find(state.sizes, state.hint);
   if (found == nullptr || (call_.miss_share > 0 && state.miss(call_.miss_share))) return nullptr;
   found->count();
   return found;

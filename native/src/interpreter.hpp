@@ -38,6 +38,7 @@ struct CallState {
   Ref<Block> scratch;
   int64_t scratch_bytes = 0;
   uint32_t rounds = 0;  // backward jumps and calls of functions
+  size_t hint = 0;      // where the last variant was found in its table
   Draw miss;            // which guards fail for no reason, where that is asked for
 };
 

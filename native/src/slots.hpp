@@ -37,14 +37,27 @@ struct Slot {
   std::vector<Variant> variants = {};
   std::vector<int64_t> keys = {};  // of all variants, side by side
 
-  // The variant for the sizes and the range of a step, in this order; null if the open kernel has to do.
-  const Variant* find(std::span<const int64_t> numbers) const {
-    const size_t width = numbers.size() - static_cast<size_t>(first);
-    const int64_t* const wanted = numbers.data() + first;
+  // The variant for the sizes and the range of a step, in this order; null if the open kernel has to do. It is looked for
+  // at the position `hint` first, which is set to where it is: variants of one signature mostly have one position in all
+  // slots, so that a call looks at one key in each step, however many there are.
+  const Variant* find(std::span<const int64_t> numbers, size_t& hint) const {
+    const std::span<const int64_t> wanted = numbers.subspan(static_cast<size_t>(first));
+    if (hint < variants.size() && fits(wanted, hint)) return &variants[hint];
     for (size_t i = 0; i < variants.size(); ++i) {
-      if (std::equal(wanted, wanted + width, keys.data() + i * width)) return &variants[i];
+      if (!fits(wanted, i)) continue;
+      hint = i;
+      return &variants[i];
     }
     return nullptr;
+  }
+
+  // A few numbers: a call of memcmp would take longer.
+  bool fits(std::span<const int64_t> wanted, size_t position) const {
+    const int64_t* const key = keys.data() + position * wanted.size();
+    for (size_t i = 0; i < wanted.size(); ++i) {
+      if (key[i] != wanted[i]) return false;
+    }
+    return true;
   }
 
   // Returns what has to go for it: a variant with the same key, or the one that was used least, the older one first.

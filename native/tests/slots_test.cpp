@@ -130,10 +130,11 @@ TEST(what_counts_rounds_is_no_part_of_a_key) {
   Slot slot;
   slot.first = 2;
   slot.add(variant({5, 8}, write_number<1>, 8));
+  size_t hint = 3;  // beyond the table: of another slot
   const int64_t round[] = {0, 1, 5, 8}, next[] = {1, 2, 5, 8}, other[] = {0, 1, 6, 8};
-  CHECK(slot.find(round) == &slot.variants[0]);
-  CHECK(slot.find(next) == &slot.variants[0]);
-  CHECK(slot.find(other) == nullptr);
+  CHECK(slot.find(round, hint) == &slot.variants[0]);
+  CHECK(slot.find(next, hint) == &slot.variants[0]);
+  CHECK(slot.find(other, hint) == nullptr);
 }
 
 TEST(a_full_table_loses_what_was_used_least) {
@@ -146,10 +147,12 @@ TEST(a_full_table_loses_what_was_used_least) {
   CHECK_EQUAL(gone.size(), size_t{1});
   CHECK_EQUAL(gone[0].key[0], 5);  // the older one of two
   CHECK_EQUAL(slot.variants.size(), kMostVariants);
+  size_t hint = 0;
   const int64_t lost[] = {5, 5}, kept[] = {9, 9}, fresh[] = {100, 100};
-  CHECK(slot.find(lost) == nullptr);
-  CHECK(slot.find(kept) != nullptr);
-  CHECK(slot.find(fresh) != nullptr);
+  CHECK(slot.find(lost, hint) == nullptr);
+  CHECK(slot.find(kept, hint) != nullptr);
+  CHECK(slot.find(fresh, hint) != nullptr);
+  CHECK_EQUAL(hint, kMostVariants - 1);  // the last one that came
 }
 
 TEST(a_variant_replaces_one_with_its_key) {

@@ -49,6 +49,7 @@ from tierup.lower.words import Words, words_for
 from tierup.plan.regions import Region
 
 _BLOCK = 1024  # steps of a sum before it is added to the total, as in matmul.py
+_WRITTEN_OUT = 4  # steps of a sum that are no loop: of few channels that lie apart
 _WORK_FLOPS = 60_000  # less is not worth a thread's while
 
 _Loop = tuple[str, int, Dim, int]  # of a sum: axis, extent, step in the data, rows of the matrix
@@ -252,7 +253,8 @@ class _Conv:
             inner.append(Map(new, tile, "add", (old, self._level(inner, row, loops, rest, zero))))
         else:
             new = self._level(inner, row, loops, rest, old)
-        body.append(Loop(axis, extent, 1, tuple(inner), ((old, start),), (new,), (total,)))
+        step = extent if not rest and self._words is None and extent <= _WRITTEN_OUT else 1
+        body.append(Loop(axis, extent, step, tuple(inner), ((old, start),), (new,), (total,)))
         return total
 
     def _step(self, body: list[Statement], row: str, loops: list[_Loop], old: str) -> str:

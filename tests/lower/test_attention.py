@@ -47,7 +47,7 @@ def attention(length: Any, *, scaled_sides: bool = False, turned: bool = True) -
 @pytest.mark.parametrize("length", [1, 2, 5, 8, 23])
 @pytest.mark.parametrize("known", [False, True])
 def test_bf16(length: int, scaled_sides: bool, known: bool, dots: frozenset[str]) -> None:
-    """Weights that lie between two of bf16 may go to either: off by 2^-8 of one, here and there."""
+    """Weights that lie between two of bf16 may go to either: a row is off by 2^-8 of one, here and there."""
     graph, weights = made(attention(length if known else "n", scaled_sides=scaled_sides))
     graph = narrow_products(graph, weights)
     x = [RANDOM.standard_normal((2, length, HEADS, WIDTH)).astype(np.float32) for _ in range(3)]
@@ -59,7 +59,7 @@ def test_bf16(length: int, scaled_sides: bool, known: bool, dots: frozenset[str]
     assert ("dot_bf16" in repr(attentions[0].program)) is bool(dots)
     off = np.abs(got.astype(np.float64) - wanted)
     assert off.max() <= 2.0**-8 * np.abs(x[2]).max()
-    assert (off > 4e-6).sum() <= 0.02 * off.size
+    assert (off > 4e-6).any(-1).sum() <= 2 + 0.02 * off.size // WIDTH
 
 
 def test_odd_widths_are_multiplied_as_floats() -> None:

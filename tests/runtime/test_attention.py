@@ -153,7 +153,8 @@ TARGET = target_of(identify())
 @pytest.mark.skipif(TARGET is None or "dot_bf16" not in TARGET.dots, reason="this machine multiplies no pairs of bf16")
 @pytest.mark.parametrize("mask", ["", "float"])
 def test_in_bf16(mask: str) -> None:
-    """Sides of products are rounded, sums are not. A weight that lies between two of bf16 may go to either."""
+    """Sides of products are rounded, sums are not. A weight that lies between two of bf16 may go to either, and then a
+    row of a head is off."""
     compiled = tierup.load(exported(mask=mask), config=tierup.Config(force_tier=1, precision="bf16"))
     assert compiled.report().fallback_nodes == 0
     for b, m, n in ((1, 1, 1), (2, 9, 9), (1, 33, 70), (3, 7, 101), (2, 15, 2), (0, 4, 4), (2, 0, 5), (1, 197, 197)):
@@ -161,7 +162,7 @@ def test_in_bf16(mask: str) -> None:
         wanted = expected(feeds, rounded=True).transpose(0, 2, 1, 3).reshape(b, m, HEADS * WIDTH)
         off = np.abs(compiled.run(feeds)["y"] - wanted)
         assert off.max(initial=0) <= 2.0**-8 * np.abs(feeds["v"]).max(initial=0)
-        assert (off > 4e-6).sum() <= 0.02 * off.size
+        assert (off > 4e-6).sum() <= WIDTH * (2 + 0.02 * off.size // WIDTH)
 
 
 def test_a_row_without_a_key_is_what_softmax_makes_of_it() -> None:

@@ -11,11 +11,12 @@ are put together in scratch, and weights are rounded there. Then scratch has thr
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tierup.ir.dims import DimBuilder
-from tierup.ir.graph import Graph, Node, ValueId, Weights
+from tierup.ir.graph import Graph, ValueId, Weights
 from tierup.ir.types import Dim, DType, TensorType
+from tierup.lower.attention_weights import Scratch, Weighing
 from tierup.lower.kernel import Kernel
 from tierup.lower.names import Names, Sizes
 from tierup.lower.rows import map_statement
@@ -42,9 +43,6 @@ from tierup.plan.regions import Region
 
 _ROWS = (8, 4, 2, 1)  # queries at a time; 8 rows of two vectors keep both multipliers busy
 _VECTORS = 2  # in a panel of keys, and in one of the columns of v
-# Rows whose weights are made together: the largest score of one row is waited for while others are looked at. 28 cycles
-# a vector with one row of 128, 19 with four, 18 with eight.
-_WEIGHED_ROWS = 4
 _WORK_FLOPS = 60_000  # less is not worth a fork-join; as for products
 
 
@@ -56,23 +54,6 @@ def lower_attention(
 ) -> Kernel:
     """The kernel of an attention region; `dots` are the maps of words that the machine has instructions for."""
     return _Attention(graph, weights, region, dims, lanes, dots).kernel()
-
-
-@dataclass(frozen=True)
-class _Scratch:
-    """Where things lie in a thread's scratch, in floats: panels of k, pairs of v's rows, scores of the rows at hand,
-    1 / their sums, and their weights as halves.
-
-    `wide` is how many keys lie in wide panels.
-    """
-
-    wide: Dim
-    pairs: Dim
-    scores: Dim
-    row: Dim
-    sums: Dim
-    halves: Dim
-    total: Dim
 
 
 class _Attention:
@@ -96,6 +77,9 @@ class _Attention:
         if self._roles.rounded and "dot_bf16" in dots:
             self._as_words()
         self._scratch = self._lay_out()
+        self._weighing = Weighing(
+            graph, weights, self._roles, self._scratch, (self._n, lanes), (self._names, self._sizes, dims), self._words
+        )
 
     def _shape(self, value: ValueId) -> tuple[Dim, ...]:
         type = self._graph.type(value)
@@ -111,7 +95,7 @@ class _Attention:
             self._q, self._k, self._words = q, k, True
             self._steps = self._dims.floordiv(self._d, 2)
 
-    def _lay_out(self) -> _Scratch:
+    def _lay_out(self) -> Scratch:
         dims = self._dims
         wide = dims.mul(dims.floordiv(self._n, self._width), self._width)
         row = dims.mul(dims.ceildiv(self._n, self._lanes), self._lanes)
@@ -120,7 +104,7 @@ class _Attention:
         sums = dims.add(scores, dims.mul(row, _ROWS[0]))
         halves = dims.add(sums, max(self._lanes, _ROWS[0]))
         total = dims.add(halves, dims.mul(row, _ROWS[0] // 2)) if self._roles.rounded else halves
-        return _Scratch(wide, pairs, scores, row, sums, halves, total)
+        return Scratch(wide, pairs, scores, row, sums, halves, total)
 
     def kernel(self) -> Kernel:
         body: list[Statement] = [self._turn_keys(*panels) for panels in self._panels()]
@@ -225,7 +209,7 @@ class _Attention:
         """Everything for `rows` queries at a time."""
         i = f"i{rows}"
         scores = (self._scores(i, rows, *panels) for panels in self._panels())
-        body = (*scores, self._weigh(rows), self._product(i, rows))
+        body = (*scores, self._weighing.loop(rows), self._product(i, rows))
         return Loop(i, self._sizes.of(end), rows, body, begin=self._sizes.of(begin), exact=True)
 
     def _row_index(self, i: str, column: str) -> Index:
@@ -299,115 +283,13 @@ class _Attention:
         values[value] = (name, tile)
         return values[value]
 
-    def _weigh(self, rows: int) -> Loop:
-        """Some rows at a time: the largest score, then exp(score - largest), and one over their sum."""
-        names, r = self._names, f"r{rows}"
-        vector, single = Tile(DType.F32, (r, "w")), Tile(DType.F32, (r,))
-        row = Index(((r, self._sizes.of(self._scratch.row)), ("w", 1)), self._sizes.of(self._scratch.scores))
-        least, old, score, new, tops, top = (names.new(h) for h in ("least", "old", "s", "new", "tops", "top"))
-        shift: list[Statement] = []
-        largest = Loop(
-            "w",
-            self._sizes.of(self._n),
-            self._lanes,
-            (Load(score, vector, "scratch", row, float("-inf")), Map(new, vector, "max", (score, old))),
-            ((old, least),),
-            (new,),
-            (tops,),
-        )
-        shifted = self._row_maps(shift, self._roles.shift, top, single)
-        zero, before, again, less, weight, after, sums, total, one, inverse = (
-            names.new(h) for h in ("zero", "before", "s", "less", "w", "after", "sums", "total", "one", "inverse")
-        )
-        divide: list[Statement] = []
-        divisor = self._row_maps(divide, self._roles.divisor, total, single)
-        weigh = Loop(
-            "w",
-            self._sizes.of(self._n),
-            self._lanes,
-            (
-                Load(again, vector, "scratch", row),
-                Map(less, vector, "sub", (again, shifted)),
-                Map(weight, vector, "exp", (less,)),
-                Store("scratch", row, weight),
-                Map(after, vector, "add", (before, weight)),
-            ),
-            ((before, zero),),
-            (after,),
-            (sums,),
-        )
-        finished = self._roles.rounded or bool(self._roles.after)
-        left = one if finished else inverse  # what the product is still to be multiplied with
-        body = (
-            Fill(least, vector, float("-inf")),
-            largest,
-            Reduce(top, single, "max", tops, "w"),
-            *shift,
-            Fill(zero, vector, 0.0),
-            weigh,
-            Reduce(total, single, "sum", sums, "w"),
-            *divide,
-            Fill(one, single, 1.0),
-            Map(inverse, single, "div", (one, divisor)),
-            *(self._finish(row, vector, inverse) if finished else ()),
-            Store("scratch", Index(((r, 1),), self._sizes.of(self._scratch.sums)), left),
-        )
-        return Loop(r, rows, min(rows, _WEIGHED_ROWS), body)
-
-    def _finish(self, row: Index, vector: Tile, inverse: str) -> tuple[Statement, ...]:
-        """Maps on the weights themselves, and their rounding, need them divided before the product, in a pass of their
-        own."""
-        raw, weight = self._names.new("w"), self._names.new("w")
-        body: list[Statement] = [
-            Load(raw, vector, "scratch", row),
-            Map(weight, vector, "mul", (raw, inverse)),
-        ]
-        result = self._row_maps(body, self._roles.after, weight, vector)
-        if not self._roles.rounded:
-            body.append(Store("scratch", row, result))
-            return (Loop("w", self._sizes.of(self._n), self._lanes, tuple(body)),)
-        r = vector.axes[0]
-        body.append(Store("halves", self._halves_index(r, "w"), result))
-        loops = [Loop("w", self._sizes.of(self._n), self._lanes, tuple(body))]
-        if self._words and not self._dims.is_multiple(self._n, 2):
-            nought, z, even = self._names.new("zero"), "z" + r, self._dims.mul(self._dims.ceildiv(self._n, 2), 2)
-            store = (Fill(nought, Tile(DType.F32, (r,)), 0.0), Store("halves", self._halves_index(r, z), nought))
-            loops.append(Loop(z, self._sizes.of(even), 1, store, begin=self._sizes.of(self._n)))
-        return tuple(loops)
-
-    def _halves_index(self, r: str, column: str) -> Index:
-        """Rounded weights of the rows at hand."""
-        row, offset = self._scratch.row, self._dims.mul(self._scratch.halves, 2)
-        return Index(((r, self._sizes.of(row)), (column, 1)), self._sizes.of(offset))
-
-    def _row_maps(self, body: list[Statement], nodes: tuple[Node, ...], reduced: str, tile: Tile) -> str:
-        """Maps on one value: the largest score of a row, the sum of its weights, the weights. Some exporters treat rows
-        in which nothing is left apart."""
-        values: dict[ValueId, tuple[str, Tile]] = {}
-        last = reduced
-        for node in nodes:
-            arguments = []
-            for value in node.inputs:
-                assert value is not None
-                if value not in values:
-                    number = constant_scalar(self._graph, self._weights, value)
-                    values[value] = (reduced, tile)
-                    if number is not None:
-                        values[value] = (self._names.new("c"), Tile(self._dtype(value)))
-                        body.append(Fill(*values[value], number))
-                arguments.append(values[value])
-            assert node.outputs[0] is not None
-            values[node.outputs[0]] = map_statement(body, self._names, node, arguments, self._dtype(node.outputs[0]))
-            last = values[node.outputs[0]][0]
-        return last
-
     def _product(self, i: str, rows: int) -> Loop:
         p, v, inverse, result = (self._names.new(hint) for hint in ("p", "v", "inverse", "result"))
         (dtype, _), t, steps = self._side, f"t{rows}", self._n
         right = Load(v, Tile(dtype, (t, "e")), "v", self._at(self._v, t, "e"))
         left = Load(p, Tile(dtype, (i, t)), "scratch", self._row_index(i, t))
         if self._roles.rounded:
-            halves = self._halves_index(i, t)
+            halves = self._weighing.halves(i, t)
             left = replace(left, buffer="halves", index=replace(halves, starts=((i, 0),)))
         if self._words:
             steps = self._dims.ceildiv(self._n, 2)

@@ -52,7 +52,7 @@ Size = int | Arg
 @dataclass(frozen=True, slots=True)
 class Buffer:
     """Memory that a call passes: elements of one dtype. `mode` is "in", "out" or "scratch": one for each thread, which
-    all scratch buffers of a program share."""
+    all scratch buffers of a program share; denormals of bf16 may be zero in it, as `dot_bf16` takes them."""
 
     name: str
     dtype: DType

@@ -12,12 +12,15 @@ multiply.
 
 from __future__ import annotations
 
+import math
+
 from tierup.ir.graph import Node, ValueId
 from tierup.ir.types import DType
 from tierup.rewrite.decompose.core import Core
 from tierup.rewrite.walk import Rewriter, Values
 
 _VIEWS = ("core.reshape", "core.transpose")
+_MOST_FACTORS, _LEAST = 4, 2.0**-31  # that are taken out of both sides: together they are a number of f32
 _BATCHED = 3  # axes of the sides of products of which one is computed for each batch or head
 
 
@@ -63,17 +66,13 @@ def _product(out: Rewriter, node: Node) -> Values | None:
 
 
 def _computed(out: Rewriter, a: ValueId, w: ValueId) -> Values:
-    b, factors = Core(out), list[Node]()
+    b, factors = Core(out), list[float]()
     left, right = _rounded(out, a, factors), _rounded(out, w, factors)
     result = b.op("matmul", left, right, to=DType.F32.code)
-    for scaled in factors:
-        factor = _factor(out, scaled)
-        assert factor is not None
-        result = b.op(scaled.op.removeprefix("core."), result, factor)
-    return [result]
+    return [b.mul(result, b.like(math.prod(factors), result)) if factors else result]
 
 
-def _rounded(out: Rewriter, value: ValueId, factors: list[Node] | None) -> ValueId:
+def _rounded(out: Rewriter, value: ValueId, factors: list[float] | None) -> ValueId:
     """The value in bf16, rounded before it is turned or divided anew: whoever computes it writes it so. With `factors`,
     multiplications of all of it by a number are left out and noted there."""
     behind = out.producer(value)
@@ -83,23 +82,27 @@ def _rounded(out: Rewriter, value: ValueId, factors: list[Node] | None) -> Value
         (result,) = out.node(behind.op, (rounded, *behind.inputs[1:]), behind.attrs, version=behind.version)
         assert result is not None
         return result
-    if behind is not None and factors is not None and _factor(out, behind) is not None:
-        factors.append(behind)
-        (source,) = (side for side in behind.inputs if side != _factor(out, behind))
-        assert source is not None
-        return _rounded(out, source, factors)
+    if behind is not None and factors is not None and len(factors) < _MOST_FACTORS:
+        scaled = _scaled(out, behind)
+        if scaled is not None:
+            source, factor = scaled
+            factors.append(factor)
+            return _rounded(out, source, factors)
     return Core(out).cast(value, DType.BF16)
 
 
-def _factor(out: Rewriter, node: Node) -> ValueId | None:
-    """The single number that a node multiplies or divides all of a value by."""
+def _scaled(out: Rewriter, node: Node) -> tuple[ValueId, float] | None:
+    """What a node multiplies or divides by one number of ordinary size, and the factor."""
     if node.op not in ("core.mul", "core.div"):
         return None
     for number, other in ((1, 0), (0, 1))[: 2 if node.op == "core.mul" else 1]:
-        factor, value = node.inputs[number], node.inputs[other]
-        shape = out.shape(factor)
-        if factor is None or shape is None or factor == value or out.digest_of(factor) is None:
+        constant, value = node.inputs[number], node.inputs[other]
+        digest = None if constant is None else out.digest_of(constant)
+        if value is None or digest is None or out.weights[digest].size != 1:
             continue
-        if all(size == 1 for size in shape) and out.shape(value) == out.shape(node.outputs[0]):
-            return factor
+        factor = float(out.weights[digest].reshape(-1)[0])
+        if node.op == "core.div":
+            factor = 1 / factor if factor else math.inf
+        if _LEAST < abs(factor) < 1 / _LEAST and out.shape(value) == out.shape(node.outputs[0]):
+            return value, factor
     return None

@@ -49,12 +49,15 @@ def emit_load(frame: Frame, load: Load, scope: Scope) -> Value:
 
 
 def emit_store(frame: Frame, store: Store, scope: Scope) -> None:
-    value, stored = scope.values[store.arg], frame.buffers[store.buffer].dtype
-    layout = frame.layout(value.type)
+    value, buffer = scope.values[store.arg], frame.buffers[store.buffer]
+    stored, layout = buffer.dtype, frame.layout(value.type)
+    flushes = buffer.mode == "scratch" and "dot_bf16" in frame.target.dots
     for place in layout.places:
         for chunk in range(layout.chunks):
             spot = _spot(frame, store, layout, place, chunk, scope)
-            register = to_memory(frame.writer, value.parts[place][chunk], value.type.dtype, stored, layout.lanes)
+            register = to_memory(
+                frame.writer, value.parts[place][chunk], value.type.dtype, stored, layout.lanes, flushes=flushes
+            )
             _write(frame, stored, layout.lanes, register, spot)
 
 

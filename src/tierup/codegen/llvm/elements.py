@@ -11,6 +11,7 @@ _REGISTER = {
     DType.U16: "i16", DType.I32: "i32", DType.U32: "i32", DType.I64: "i64", DType.U64: "i64",
 }  # fmt: skip
 _MEMORY = {**_REGISTER, DType.BOOL: "i8", DType.F16: "half", DType.BF16: "i16"}
+_ROUNDED = 16  # lanes that AVX-512 rounds to bf16 in one instruction
 _SUFFIX = {"float": "f32", "double": "f64", "half": "f16"}
 
 
@@ -86,8 +87,8 @@ def zero(dtype: DType, lanes: int) -> str:
     return "0" if lanes == 1 else "zeroinitializer"
 
 
-def to_memory(writer: Writer, value: str, computed: DType, stored: DType, lanes: int) -> str:
-    """A value as it is stored."""
+def to_memory(writer: Writer, value: str, computed: DType, stored: DType, lanes: int, *, flushes: bool = False) -> str:
+    """A value as it is stored. `flushes`: the machine may round to bf16 by itself, which makes denormals zero."""
     if stored is DType.BOOL:
         value = convert(writer, value, computed, DType.BOOL, lanes)
         return writer.value(f"zext {register_type(DType.BOOL, lanes)} {value} to {memory_type(stored, lanes)}")
@@ -97,8 +98,17 @@ def to_memory(writer: Writer, value: str, computed: DType, stored: DType, lanes:
         value = writer.value(f"freeze {register_type(DType.F32, lanes)} {value}")
         return writer.value(f"fptrunc {register_type(DType.F32, lanes)} {value} to {memory_type(stored, lanes)}")
     if stored is DType.BF16:
-        return _round_to_bf16(writer, convert(writer, value, computed, DType.F32, lanes), lanes)
+        value = convert(writer, value, computed, DType.F32, lanes)
+        return (
+            _rounded_at_once(writer, value) if flushes and lanes == _ROUNDED else _round_to_bf16(writer, value, lanes)
+        )
     return convert(writer, value, computed, stored, lanes)
+
+
+def _rounded_at_once(writer: Writer, value: str) -> str:
+    floats, halves = register_type(DType.F32, _ROUNDED), f"<{_ROUNDED} x bfloat>"
+    rounded = writer.call(halves, "llvm.x86.avx512bf16.cvtneps2bf16.512", (floats, value))
+    return writer.value(f"bitcast {halves} {rounded} to {memory_type(DType.BF16, _ROUNDED)}")
 
 
 def _round_to_bf16(writer: Writer, value: str, lanes: int) -> str:

@@ -91,9 +91,9 @@ def erf(x: Value) -> Value:
 
 def _looked_up(x: Value) -> Value:
     """One of sixteen polynomials for each lane: half the instructions of two for all lanes."""
-    scaled = x.abs().at_most(ONE_FROM) * STEPS
-    shifted = scaled + F32.shifter
-    r, number = scaled - (shifted - F32.shifter), shifted.bits()
+    a = x.abs().at_most(ONE_FROM)
+    shifted = fma(a, STEPS, F32.shifter)
+    r, number = fma(a, STEPS, F32.shifter - shifted), shifted.bits()
     result, *others = [number.look_up(coefficients) for coefficients in reversed(ERF_TABLE_F32)]
     for coefficient in others:
         result = fma(result, r, coefficient)

@@ -301,6 +301,19 @@ def test_the_best_of_a_short_axis_are_counted_out(data: st.DataObject) -> None:
         assert got.dtype.kind != "f" or np.array_equal(np.signbit(got), np.signbit(wanted))
 
 
+@pytest.mark.parametrize("size", [100, "n"])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_the_best_of_a_long_axis_are_found_one_after_another(size: Any, axis: int) -> None:
+    shape = [3, 3]
+    shape[axis] = size
+
+    graph, after, weights = reform(lambda b: topk(b, f32(b, *shape), ints(b, 4), axis, 0))
+    assert [op for op in ops(after) if op.startswith("core.top")] == ["core.top_places"]
+    x = floats(*(100 if dim in (100, "n") else dim for dim in shape))
+    for wanted, got in zip(evaluate(graph, weights, [x]), evaluate(after, weights, [x]), strict=True):
+        np.testing.assert_array_equal(got, wanted)
+
+
 def test_more_than_there_are_cannot_be_the_best() -> None:
     _, after, weights = reform(lambda b: topk(b, f32(b, 2, 3), b.open_input(DType.I64, (1,)), 1, 1))
     with pytest.raises(InputError):
@@ -310,8 +323,8 @@ def test_more_than_there_are_cannot_be_the_best() -> None:
 @pytest.mark.parametrize(
     "build",
     [
-        lambda b: topk(b, f32(b, 2, 100), ints(b, 3), 1, 1),  # long
-        lambda b: topk(b, f32(b, 2, "n"), ints(b, 3), 1, 1),
+        lambda b: topk(b, f32(b, 2, 1000), ints(b, 500), 1, 1),  # many of many
+        lambda b: topk(b, f32(b, 2, "n"), b.open_input(DType.I64, (1,)), 1, 1),
         lambda b: topk(b, f32(b, 2, 8), ints(b, 0), 1, 1),
     ],
 )

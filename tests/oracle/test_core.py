@@ -32,7 +32,7 @@ def core(op: str, *inputs: Any, **attrs: Any) -> Any:
 
 def test_every_core_op_says_why_it_is_one() -> None:
     rows = [row for row in table().values() if row.name.startswith("core.")]
-    assert len(rows) == 78
+    assert len(rows) == 79
     assert all(row.core and row.doc and row.reference for row in rows)
 
 
@@ -247,6 +247,7 @@ def test_counting_ops() -> None:
     assert (values.tolist(), indices.tolist()) == ([[3, 1], [3, 3]], [[1, 2], [0, 2]])
     values, indices = run("core.topk", x, ints(0), outputs=2, axis=0, largest=0)
     assert values.shape == indices.shape == (0, 3)
+    assert core("top_places", x, k=2, largest=1).tolist() == [[1, 2], [0, 2]]
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -393,6 +394,7 @@ def test_contents_follow_sizes() -> None:
     ("matmul", [np.zeros(3, np.float32), np.zeros((3, 3), np.float32)], {}),
     ("pad", [np.zeros(3, np.float32), ints(-1, 0), np.zeros((), np.float32)], {"mode": "constant"}),
     ("topk", [np.zeros(3, np.float32), ints(4)], {"axis": 0, "largest": 1}),
+    ("top_places", [np.zeros((2, 3), np.float32)], {"k": 4, "largest": 1}),
     ("bitcast", [np.zeros(3, np.float32)], {"to": DType.I64.code}),
     ("conv", [np.zeros((1, 3, 5), np.float32), np.zeros((2, 2, 3), np.float32), ints(0, 0)],
      {"group": 1, "strides": (1,), "dilations": (1,)}),

@@ -12,7 +12,7 @@ from tierup.ir.build import GraphBuilder
 from tierup.ir.graph import Attrs, Graph, Weights
 from tierup.ir.types import Array, DType, dtype_from_numpy
 from tierup.plan.forms import LOOKUPS, VIEWS
-from tierup.plan.regions import ELEMENTWISE, REDUCTIONS, SCANS, SCATTERS
+from tierup.plan.regions import ELEMENTWISE, PLACES, REDUCTIONS, SCANS, SCATTERS
 from tierup.plan.spaces import ARG_REDUCTIONS, PARTED, POOLS
 from tierup.reference.bound_rules import RULES
 from tierup.reference.bounds import (
@@ -450,7 +450,7 @@ def test_products_are_added_up_in_order() -> None:
 
 def test_every_op_of_a_region_has_a_rule() -> None:
     compiled = {f"core.{name}" for name in (*ELEMENTWISE, "cast", "matmul", "iota", "shape")}
-    compiled |= {*REDUCTIONS, *ARG_REDUCTIONS, *POOLS, *SCANS, *SCATTERS, *PARTED, *VIEWS, *LOOKUPS}
+    compiled |= {*REDUCTIONS, *ARG_REDUCTIONS, *POOLS, *SCANS, *SCATTERS, *PARTED, *VIEWS, *LOOKUPS, PLACES}
     assert compiled <= RULES.keys()
 
 

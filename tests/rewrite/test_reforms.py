@@ -301,6 +301,19 @@ def test_the_best_of_a_short_axis_are_counted_out(data: st.DataObject) -> None:
         assert got.dtype.kind != "f" or np.array_equal(np.signbit(got), np.signbit(wanted))
 
 
+@pytest.mark.parametrize("size", [100, "n"])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_the_best_of_a_long_axis_are_found_one_after_another(size: Any, axis: int) -> None:
+    shape = [3, 3]
+    shape[axis] = size
+
+    graph, after, weights = reform(lambda b: topk(b, f32(b, *shape), ints(b, 4), axis, 0))
+    assert [op for op in ops(after) if op.startswith("core.top")] == ["core.top_places"]
+    x = floats(*(100 if dim in (100, "n") else dim for dim in shape))
+    for wanted, got in zip(evaluate(graph, weights, [x]), evaluate(after, weights, [x]), strict=True):
+        np.testing.assert_array_equal(got, wanted)
+
+
 def test_more_than_there_are_cannot_be_the_best() -> None:
     _, after, weights = reform(lambda b: topk(b, f32(b, 2, 3), b.open_input(DType.I64, (1,)), 1, 1))
     with pytest.raises(InputError):
@@ -310,13 +323,47 @@ def test_more_than_there_are_cannot_be_the_best() -> None:
 @pytest.mark.parametrize(
     "build",
     [
-        lambda b: topk(b, f32(b, 2, 100), ints(b, 3), 1, 1),  # long
-        lambda b: topk(b, f32(b, 2, "n"), ints(b, 3), 1, 1),
+        lambda b: topk(b, f32(b, 2, 1000), ints(b, 500), 1, 1),  # many of many
+        lambda b: topk(b, f32(b, 2, "n"), b.open_input(DType.I64, (1,)), 1, 1),
         lambda b: topk(b, f32(b, 2, 8), ints(b, 0), 1, 1),
     ],
 )
 def test_other_tops_stay(build: Build) -> None:
     assert "core.topk" in ops(reform(build)[1])
+
+
+def pool_with_places(b: GraphBuilder, x: int, pads: int, kernel: tuple[int, ...], **attrs: Any) -> list[int]:
+    rank = len(kernel)
+    options = Attrs({"kernel_shape": kernel, "strides": (1,) * rank, "dilations": (1,) * rank, **attrs})
+    return [value for value in b.node("core.pool_max", [x, pads], options, outputs=[True, True]) if value is not None]
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.data())
+def test_places_of_maxima_are_found_place_by_place(data: st.DataObject) -> None:
+    """Few different numbers, NaN and what is as small as padding among them; windows that lie in the padding alone."""
+    dtype, rank = data.draw(st.sampled_from((DType.F32, DType.I32, DType.U8))), data.draw(st.integers(1, 2))
+    kernel, strides, dilations = (tuple(data.draw(st.integers(1, most)) for _ in range(rank)) for most in (3, 3, 2))
+    pads = [data.draw(st.integers(0, 4)) for _ in range(2 * rank)]
+    sizes = [data.draw(st.integers(5, 7)) for _ in range(rank)]
+    pool = [0, 1, 2] + ([np.nan, -np.inf] if dtype.is_float else [])
+    x = RNG.choice(np.array(pool, np.float64), [2, 3, *sizes]).astype(dtype.numpy)
+    is_open = data.draw(st.booleans())
+
+    def build(b: GraphBuilder) -> list[int]:
+        given = b.open_input(dtype, ["n", 3, *(f"d{axis}" if is_open else size for axis, size in enumerate(sizes))])
+        return pool_with_places(b, given, ints(b, *pads), kernel, strides=strides, dilations=dilations)
+
+    graph, after, weights = reform(build)
+    assert "core.pool_max" not in ops(after)
+    for wanted, got in zip(evaluate(graph, weights, [x]), evaluate(after, weights, [x]), strict=True):
+        assert (got.shape, got.dtype) == (wanted.shape, wanted.dtype)
+        np.testing.assert_array_equal(got, wanted)
+
+
+def test_places_in_large_windows_stay() -> None:
+    large = reform(lambda b: pool_with_places(b, f32(b, 1, 2, 50), ints(b, 0, 0), (40,)))
+    assert "core.pool_max" in ops(large[1])
 
 
 def one_hot(

@@ -33,7 +33,8 @@ _MOVING = frozenset({
     "bitcast", "gather", "gather_elements", "gather_nd", "iota", "scatter_elements", "scatter_nd", "shape",
 })  # fmt: skip
 _GOING_IN = frozenset({
-    "argmax", "argmin", "cumprod", "cumsum", "reduce_max", "reduce_min", "reduce_prod", "reduce_sum", "topk",
+    "argmax", "argmin", "cumprod", "cumsum", "reduce_max", "reduce_min", "reduce_prod", "reduce_sum", "top_places",
+    "topk",
 })  # fmt: skip
 
 # How often a cell uses each of its activations, and the functions that are in them.

@@ -22,6 +22,7 @@ _BY_ITSELF = {
     "recurrent": "a recurrence goes step by step through time, by itself",
     "known": "sizes are written down by themselves",
     "scan": "a running sum or product goes along its axis by itself",
+    "places": "the places of the best are found one after another, by themselves",
     "scatter": "a scatter writes where the data says, and into what is already there",
 }
 

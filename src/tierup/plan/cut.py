@@ -19,7 +19,19 @@ from tierup.plan.forms import VIEWS, Forms, Linear, dims_in, rearranged
 from tierup.plan.groups import Group, Member, joined, single
 from tierup.plan.products import products
 from tierup.plan.recurrent import recurrences
-from tierup.plan.regions import NARROW, SAME_MEMORY, SCANS, SCATTERS, Cut, Region, Step, legality, shape_of, tensor
+from tierup.plan.regions import (
+    NARROW,
+    PLACES,
+    SAME_MEMORY,
+    SCANS,
+    SCATTERS,
+    Cut,
+    Region,
+    Step,
+    legality,
+    shape_of,
+    tensor,
+)
 from tierup.plan.spaces import PARTED, Space, Spaces, is_movement, parts
 from tierup.plan.strides import Strides
 
@@ -140,6 +152,9 @@ class _Cutter:
         elif node.op in SCANS:
             shape = shape_of(tensor(self._graph, node.inputs[0]))
             self._add(index, 0, Region("scan", (index,), shape), node.inputs)
+        elif node.op == PLACES:
+            shape = shape_of(tensor(self._graph, node.inputs[0]))
+            self._add(index, 0, Region("places", (index,), shape), node.inputs)
         else:
             self._collect_parts(index, node)
 

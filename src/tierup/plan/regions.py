@@ -4,7 +4,8 @@ A *rows* region is maps, reductions, copies and lookups over one domain: every v
 some of them, and all its reductions go over the same ones. Movement in front of it is part of its addresses and needs
 no kernel. A *matmul* region is one product and the maps that follow it, a *conv* region the same with a convolution,
 an *attention* region two products with a softmax between. A *recurrent* region is all steps of one layer. A *scan* runs
-along one axis, a *scatter* writes where the data says, and a *known* region writes down sizes.
+along one axis, a *places* region finds the best of one, a *scatter* writes where the data says, and a *known* region
+writes down sizes.
 `legality` says whether a node could be compiled at all; what joins what is decided by `products` and `cut`.
 """
 
@@ -30,6 +31,7 @@ SMALL_INTEGERS = frozenset({DType.U4, DType.I4, DType.U2, DType.I2})  # one byte
 # than the reference, which rounds after every op, by less than the last digit that either keeps.
 NARROW = SMALL_INTEGERS | {DType.F16, DType.BF16}
 SCANS = {"core.cumsum": "sum", "core.cumprod": "prod"}
+PLACES = "core.top_places"
 SCATTERS = frozenset({"core.scatter_elements", "core.scatter_nd"})
 RECURRENCES = {"core.rnn": 1, "core.gru": 3, "core.lstm": 4}  # and how many gates they have
 SAME_MEMORY = "it is the same memory under other sizes: no kernel is needed"
@@ -112,7 +114,7 @@ def legality(graph: Graph, node: Node) -> str | None:
         return _recurrent_legality(graph, node)
     if node.op in POOLS and any(value is not None for value in node.outputs[1:]):
         return "the places of the largest in each window are not compiled yet"
-    if is_reduction(node) or node.op in SCANS:
+    if is_reduction(node) or node.op in SCANS or node.op == PLACES:
         return None
     return _map_legality(graph, node)
 

@@ -307,6 +307,11 @@ def _index(least: bool) -> Rule:
     return rule
 
 
+def _places(step: Step, x: Bounded) -> Bounded:
+    """Exact where the elements are; else any two may change places."""
+    return step.whole(step(x.value), x.bound is not None)
+
+
 def _running_sum(step: Step, x: Bounded) -> Bounded:
     value = step(x.value)
     if not x.is_float:
@@ -502,6 +507,7 @@ _BY_NAME: dict[str, Rule] = {
     "reduce_min": _extreme(True),
     "argmax": _index(False),
     "argmin": _index(True),
+    "top_places": _places,
     "cumsum": _running_sum,
     "cumprod": _running_product,
     "pool_sum": _window_sum,

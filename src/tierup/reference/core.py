@@ -7,11 +7,12 @@ Floats below 32 bits are computed in f32 and rounded once at the end.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from tierup.ir.graph import Node
+from tierup.ir.graph import Attrs, Node
 from tierup.ir.types import Array, dtype_from_code
 from tierup.reference import special
 from tierup.reference.cast import bit_cast as bitcast
@@ -27,7 +28,8 @@ __all__ = [
     "le", "log", "log1p", "lstm", "lt", "matmul", "matmul_blocks", "max_", "min_", "mod", "mul", "neg", "nonzero",
     "not_", "or_", "pad", "pool_max", "pool_sum", "pow_", "reduce_max", "reduce_min", "reduce_prod", "reduce_sum",
     "reshape", "resize", "rnn", "round_", "scatter_elements", "scatter_nd", "select", "shape", "shl", "shr", "sin",
-    "sinh", "slice_", "sqrt", "sub", "tan", "tanh", "topk", "transpose", "xor",
+    "sinh", "slice_", "sqrt", "sub", "tan", "tanh", "top_places", "topk", "transpose",
+    "xor",
 ]  # fmt: skip
 
 Reference = Callable[..., Any]
@@ -266,6 +268,12 @@ def topk(node: Node, x: Array, k: Array) -> tuple[Array, Array]:
         order = np.argsort(values, axis, kind="stable")
     order = np.take(order, range(count), axis)
     return np.take_along_axis(x, order, axis), order.astype(np.int64)
+
+
+def top_places(node: Node, x: Array) -> Array:
+    count, axis = node.attrs["k"], x.ndim - 1
+    attrs = Attrs({"axis": axis, "largest": node.attrs["largest"]})
+    return topk(replace(node, attrs=attrs), x, np.array([count]))[1]
 
 
 def matmul(node: Node, a: Array, b: Array) -> Array:

@@ -14,6 +14,7 @@ from tierup.lower.conv import lower_conv
 from tierup.lower.kernel import Kernel, Panels
 from tierup.lower.known import lower_known
 from tierup.lower.matmul import lower_matmul
+from tierup.lower.places import lower_places
 from tierup.lower.recurrent import lower_recurrent
 from tierup.lower.rows import lower_rows
 from tierup.lower.scan import lower_scan
@@ -35,7 +36,7 @@ _HEAP, _ARENA = 0, 1
 _ON_WORDS = {"matmul": lower_matmul, "conv": lower_conv, "attention": lower_attention}
 _LOWERINGS = {
     "rows": lower_rows, "known": lower_known, "recurrent": lower_recurrent, "scan": lower_scan,
-    "scatter": lower_scatter,
+    "places": lower_places, "scatter": lower_scatter,
 }  # fmt: skip
 
 

@@ -183,6 +183,11 @@ OPS: tuple[Op, ...] = (
     *_rows(
         "a partial sort: no chain of reductions finds k elements at once",
         ("topk", rules.topk, "the k `largest` or smallest on `axis`, best first, lower index first, and their indices"),
+        (
+            "top_places",
+            rules.top_places,
+            "the indices of the `k` `largest` or smallest on the last axis, as topk has them",
+        ),
     ),
     *_rows(
         "register and cache blocking over three index sets; a map and a reduction would stream memory",

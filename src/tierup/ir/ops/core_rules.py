@@ -353,6 +353,17 @@ def topk(ctx: Infer) -> list[Out]:
     return [Out(ctx.dtype(0), tuple(shape)), Out(DType.I64, tuple(shape))]
 
 
+def top_places(ctx: Infer) -> list[Out]:
+    shape = _known_rank(ctx, 0)
+    _demand(ctx, ctx.dtype(0), "fi")
+    if not shape:
+        raise InferError("there is no axis")
+    k, size = int(ctx.attrs["k"]), shape[-1]
+    if k < 0 or (isinstance(size, int) and k > size):
+        raise InferError(f"k is {k}, but the last axis has {size} elements")
+    return [Out(DType.I64, (*shape[:-1], k))]
+
+
 _BYTES = (DType.I8, DType.U8)
 
 

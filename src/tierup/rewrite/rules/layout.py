@@ -252,13 +252,13 @@ def _pool(out: Rewriter, node: Node) -> Values | None:
     wide = _surrounded(b, node, data, widths)
     total: ValueId | None = None
     for place in product(*map(range, kernel)):
-        part = b.slice(wide, {1 + a: _window(b, node, a, place[a], counts[a]) for a in range(len(kernel))})
+        part = b.slice(wide, {1 + a: window(b, node, a, place[a], counts[a]) for a in range(len(kernel))})
         total = part if total is None else b.max(total, part) if node.op == "core.pool_max" else b.add(total, part)
     assert total is not None
     return [_first(b, total), *(None for _ in node.outputs[1:])]
 
 
-def _window(b: Core, node: Node, axis: int, place: int, count: Dim) -> tuple[Dim, Dim, int]:
+def window(b: Core, node: Node, axis: int, place: int, count: Dim) -> tuple[Dim, Dim, int]:
     """Where all windows have their `place`-th element along an axis."""
     start, stride = place * node.attrs["dilations"][axis], node.attrs["strides"][axis]
     return start, b.dims.add(start + 1, b.dims.mul(b.dims.sub(count, 1), stride)), stride

@@ -1,6 +1,7 @@
-"""The k best of short axes by counting: an element's rank is how many others come before it.
+"""The k best of an axis. Of short axes by counting: an element's rank is how many others come before it.
 
 That is a comparison of every two elements and a sum, without a sort: for short axes less work than a sort's branches.
+Of longer ones, some are found one after another.
 """
 
 from __future__ import annotations
@@ -8,8 +9,10 @@ from __future__ import annotations
 from tierup.ir.graph import Node, ValueId
 from tierup.ir.types import Dim, DType
 from tierup.rewrite.decompose.core import Core
+from tierup.rewrite.rules.row import numbers
 from tierup.rewrite.walk import Rewriter, Values
 
+_MOST_PASSES = 320  # over the axis, each of which finds one; a sort takes the time of about as many
 _MOST_ELEMS = 64  # on the axis; beyond that, sorting is less work than comparing every two
 
 
@@ -29,6 +32,20 @@ def by_ranks(out: Rewriter, node: Node) -> Values | None:
     found = _at_ranks(b, ranks, size, count)
     back = [order.index(other) for other in range(rank)]
     indices = b.transpose(found, back)
+    return [b.op("gather_elements", x, indices, axis=axis), indices][: len(node.outputs)]
+
+
+def by_passes(out: Rewriter, node: Node) -> Values | None:
+    """The rule for longer axes: applies where k is a number, and not large."""
+    x, k = node.inputs
+    shape, axis = out.shape(x), node.attrs["axis"]
+    count = numbers(out, k)
+    if x is None or shape is None or count is None or not 0 < count[0] <= _MOST_PASSES:
+        return None
+    b, rank = Core(out), len(shape)
+    order = [*(other for other in range(rank) if other != axis), axis]
+    found = b.op("top_places", b.transpose(x, order), k=count[0], largest=node.attrs["largest"])
+    indices = b.transpose(found, [order.index(other) for other in range(rank)])
     return [b.op("gather_elements", x, indices, axis=axis), indices][: len(node.outputs)]
 
 

@@ -224,9 +224,13 @@ class _Session(_native.Runner):
 
     def analyse_calls(self) -> None:
         """Called by native code when calls were watched: have their profiles made, beside the next ones."""
+        from time import thread_time
+
         from tierup.adapt.analysis import ANALYSER
 
-        ANALYSER.wake(self, self._analysed())
+        began_s, analysis = thread_time(), self._analysed()
+        ANALYSER.wake(self, analysis)
+        analysis.spent_s += thread_time() - began_s
 
     def _analysed(self) -> Analysis:
         if self._analysis is None:
@@ -294,7 +298,7 @@ class _Session(_native.Runner):
 
     def _checked(self, sample: Sample, found: CheckedCall | str) -> None:
         """A worker has answered a sampled call again, or says why it could not."""
-        from tierup.adapt.sampling import LIMIT_S
+        from tierup.adapt.sampling import LIMIT_S, SAMPLER
 
         care = self._caring()
         if isinstance(found, str):
@@ -304,7 +308,7 @@ class _Session(_native.Runner):
         if reason:
             self._take_out(sample.program, sample.number, reason)
         else:
-            care.again(self, found.seconds)
+            care.again(self, found.seconds, SAMPLER.spent_s)
 
     def _take_out(self, program: int, call: int, reason: str) -> None:
         """Answer with the baseline from now on: a kernel of this program is wrong."""

@@ -61,6 +61,7 @@ def test_samples_are_taken_within_a_budget() -> None:
     assert next_sample(later, 0.1, 1000) == 10_000  # 10 s at 1000 calls a second, of which 0.1 s is 1%
     assert next_sample(later, 1e-6, 1000) == LEAST_CALLS
     assert next_sample(later, 1e3, 1e6) == MOST_CALLS
+    assert next_sample(later, 1e-6, 1000, own_s=0.001, call_s=0.001) == 500  # of which 1 ms is 0.2%
 
 
 def sample(number: int) -> Sample:

@@ -52,6 +52,7 @@ class Analysis:
         self.lock = threading.Lock()
         self._programs: OrderedDict[int, tuple[str, ...]] = OrderedDict()
         self._told = 0  # evictions that there was an event for
+        self.spent_s = 0.0  # processor time since the last call was taken in
         self._saved_s = time.monotonic() - _SAVE_EVERY_S + _SAVE_FIRST_S
         self._energy: EnergyMeter | str | None = None
         self._first_uj: tuple[int, ...] = ()
@@ -64,10 +65,9 @@ class Analysis:
         while len(self._programs) > _KNOWN_PROGRAMS:
             self._programs.popitem(last=False)
 
-    def drain(self, model: Watched, *, pause: bool = False) -> None:
-        """Take in what was watched. With `pause`, calls that wait for the GIL get it in between."""
+    def drain(self, model: Watched, *, pause: bool = False) -> int:
+        """Take in what was watched: how many calls. With `pause`, calls that wait for the GIL get it in between."""
         with self.lock:
-            began_s = time.thread_time()
             calls = model.take_watched()
             now_s = time.monotonic()
             for call in calls:
@@ -75,9 +75,15 @@ class Analysis:
                 if pause:
                     time.sleep(0)
             self.profiles.count(model.signatures(), now_s)
-            if calls:
-                model.set_analysis_ns(1e9 * (time.thread_time() - began_s) / len(calls))
             self._tell_evictions()
+        return len(calls)
+
+    def charge(self, model: Watched, seconds: float, calls: int) -> None:
+        """Let so many calls have cost this much processor time: it decides how many are watched."""
+        self.spent_s += seconds
+        if calls:
+            model.set_analysis_ns(1e9 * self.spent_s / calls)
+            self.spent_s = 0.0
 
     def _tell_evictions(self) -> None:
         """An event for the first, and whenever there are twice as many: the stream has room for other things."""
@@ -224,6 +230,7 @@ class Analyser:
 
     def _work(self) -> None:
         counter_names()  # calls count with what is found here
+        began_s = time.thread_time()
         while True:
             with self._changed:
                 self._busy = False
@@ -234,8 +241,12 @@ class Analyser:
             model = found()
             if model is not None:
                 analysis.measure_energy(model)
-                analysis.drain(model, pause=True)
+                taken = analysis.drain(model, pause=True)
                 analysis.save_now_and_then()
+                # With what waking up took, here and where it was asked for.
+                ended_s = time.thread_time()
+                analysis.charge(model, ended_s - began_s, taken)
+                began_s = ended_s
             del model, analysis  # nothing is kept alive while this waits
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from statistics import fmean
-from time import perf_counter
+from time import perf_counter, thread_time
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -54,6 +54,7 @@ class Care:
         self._suspect: Sample | None = None
         self._last_good = 0  # the number of the last call that was found right
         self._last_sample = perf_counter(), 0
+        self._taking_s = 0.0  # processor time for the last sample, on the caller's thread
 
     def swapped(self, runner: _native.Runner, previous: Previous, tried: bool) -> None:
         """A new program answers since now."""
@@ -110,10 +111,8 @@ class Care:
         """After how many calls to look again, if looking took from `began_s` until now."""
         if self.watch is not None and self.watch.open:
             return LOOK_AFTER
-        times = runner.times()
-        call_s = 1e-9 * fmean(taken for _, _, taken in times[-64:]) if times else 1e-3
         cost_s = perf_counter() - began_s
-        return max(_LEAST_BETWEEN_LOOKS, int(cost_s / (_LOOK_SHARE * max(call_s, 1e-7))))
+        return max(_LEAST_BETWEEN_LOOKS, int(cost_s / (_LOOK_SHARE * _call_s(runner))))
 
     def keep_sample(self, feeds: dict[str, Any]) -> None:
         """Keep a copy of a call's inputs, to try plans on; the oldest signature goes."""
@@ -130,6 +129,15 @@ class Care:
         self, runner: _native.Runner, feeds: dict[str, Any], outputs: dict[str, Any], program: int
     ) -> Sample | None:
         """A copy of a call that was just answered, if it is to be answered again."""
+        began_s = thread_time()
+        try:
+            return self._copied(runner, feeds, outputs, program)
+        finally:
+            self._taking_s = thread_time() - began_s
+
+    def _copied(
+        self, runner: _native.Runner, feeds: dict[str, Any], outputs: dict[str, Any], program: int
+    ) -> Sample | None:
         self.keep_sample(feeds)
         inputs = records_of(feeds)
         room = CALL_LIMIT_BYTES - sum(len(record.data) for record in inputs or ())
@@ -138,13 +146,14 @@ class Care:
             return None
         return Sample(inputs, answers, runner.calls, program)
 
-    def again(self, runner: _native.Runner, seconds: float) -> None:
-        """Ask for the next sample; answering the last one again took so long."""
+    def again(self, runner: _native.Runner, seconds: float, own_s: float = 0.0) -> None:
+        """Ask for the next sample; answering the last one again took a worker so long, and a thread of ours."""
         began_s, calls = self._last_sample
         now_s = perf_counter()
         self._last_sample = now_s, runner.calls
         rate = (runner.calls - calls) / max(now_s - began_s, 1e-6)
-        runner.sample_after(next_sample(self._sampled, seconds, rate))
+        own_s += self._taking_s
+        runner.sample_after(next_sample(self._sampled, seconds, rate, own_s, _call_s(runner)))
         self._sampled += 1
 
     def judge(self, sample: Sample, found: CheckedCall) -> str:
@@ -173,3 +182,9 @@ class Care:
             if signature in self._samples or None not in whole
         ]
         return tuple(known[:_TRIED_CALLS]) or (CallRecord(None),)
+
+
+def _call_s(runner: _native.Runner) -> float:
+    """What the last calls took, on average."""
+    times = runner.times()
+    return max(1e-9 * fmean(taken for _, _, taken in times[-64:]), 1e-7) if times else 1e-3

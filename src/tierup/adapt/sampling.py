@@ -6,6 +6,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable
+from time import thread_time
 from typing import TYPE_CHECKING, Any
 from weakref import WeakMethod
 
@@ -24,13 +25,16 @@ _MOST_WAITING = 8
 FIRST_CALLS = (1, 7, 56)
 LEAST_CALLS, MOST_CALLS = 64, 1 << 18
 SHARE = 0.01  # of one core's time that answering again may take
+OWN_SHARE = 0.002  # of the time of calls that this process may spend on it: copies, messages
 
 
-def next_sample(number: int, seconds: float, calls_per_s: float) -> int:
-    """After how many calls to take the next one: `number` were taken since the swap, the last took `seconds`."""
+def next_sample(number: int, seconds: float, calls_per_s: float, own_s: float = 0.0, call_s: float = 1.0) -> int:
+    """After how many calls to take the next one: `number` were taken since the swap, the last took a worker `seconds`
+    and this process `own_s`, and calls take `call_s`."""
     if number < len(FIRST_CALLS):
         return FIRST_CALLS[number]
-    return max(LEAST_CALLS, min(MOST_CALLS, int(calls_per_s * seconds / SHARE)))
+    wanted = max(calls_per_s * seconds / SHARE, own_s / (OWN_SHARE * call_s))
+    return int(max(LEAST_CALLS, min(MOST_CALLS, wanted)))
 
 
 class Sample(msgspec.Struct, frozen=True):
@@ -53,6 +57,7 @@ class Sampler:
         self._changed = threading.Condition()
         self._waiting: deque[tuple[Sample, Source, Config, Any]] = deque()
         self._running = False
+        self.spent_s = 0.0  # processor time that this thread took for the last one
 
     def check(
         self, sample: Sample, source: Source, config: Config, done: Callable[[Sample, CheckedCall | str], None]
@@ -83,7 +88,9 @@ class Sampler:
                     return
                 sample, source, config, done = self._waiting.popleft()
             if done() is not None:
+                began_s = thread_time()
                 result = _checked(sample, source, config)
+                self.spent_s = thread_time() - began_s
                 tell = done()
                 if tell is not None:
                     tell(sample, result)

@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 MODELS := .models
 NATIVE := $(wildcard native/CMakeLists.txt native/src/*)
 
-.PHONY: setup run test lint types unit native conformance faults stress models bench format clean
+.PHONY: setup run test lint types unit native conformance faults soak stress models bench format clean
 .DEFAULT_GOAL := setup
 
 setup: $(VENV)/.ready
@@ -47,6 +47,11 @@ conformance: setup
 TIMES ?= 200
 faults: setup
 	$(BIN)/python -m tests.faults $(TIMES) $(FAULTS)
+
+# An hour of mixed traffic over five models from four threads; make soak SECONDS=120 is what the tests have.
+SECONDS ?= 3600
+soak: setup
+	$(BIN)/python -m tests.soak $(SECONDS)
 
 # The whole ONNX suite while variants change with every call, and while guards fail at random.
 stress: setup

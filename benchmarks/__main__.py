@@ -13,6 +13,7 @@ from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from benchmarks.building import building_benchmark
 from benchmarks.callers import callers_benchmark
 from benchmarks.cases import check_names
 from benchmarks.choosing import choosing_benchmark
@@ -24,6 +25,7 @@ from benchmarks.products import products_benchmark
 from benchmarks.signatures import signatures_benchmark
 from benchmarks.traffic import traffic_benchmark
 from benchmarks.watching import watching_benchmark
+from benchmarks.workers import workers_benchmark
 from tierup.profile.machine import identify
 
 BENCHMARKS: dict[str, tuple[Callable[[Effort], dict[str, object]], str]] = {
@@ -37,6 +39,8 @@ BENCHMARKS: dict[str, tuple[Callable[[Effort], dict[str, object]], str]] = {
     "real": (real_benchmark, "published models, settled, beside all peers"),
     "traffic": (traffic_benchmark, "lengths that change, in cold processes with a warm and with an empty cache"),
     "load": (load_benchmark, "import, load, first answer and memory of the published models, beside ONNX Runtime"),
+    "building": (building_benchmark, "calls while a hundred kernels are built, beside calls with adapting off"),
+    "workers": (workers_benchmark, "the same kernels compiled by one worker and by two"),
 }
 QUICK = {"rounds": 3, "seconds": 0.1, "starts": 1, "calls": 300, "contenders": "onnxruntime,openvino"}
 

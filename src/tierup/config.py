@@ -24,8 +24,8 @@ class Config:
     """Settings of one model. What is not given comes from the environment, then from the defaults.
 
     threads       how many cores a call may use (default: those that this process may run on)
-    precision     "f32": compute in the model's own types. "bf16": products of f32 round both sides to bf16 and sum up
-                  in f32, on machines with instructions for that; the report says what it costs
+    precision     "f32": compute in the model's own types. "bf16": products and convolutions of f32 round both sides to
+                  bf16 and sum up in f32, on machines with instructions for that; the report says what it costs
     adapt         whether a model may go on changing once it is on tier 1; without, nothing is measured or learned
     watch         whether calls are watched while they are served: their times, those of their regions, what inputs are
                   like, and whether answers are still right. Without, a plan is judged by its trial alone

@@ -278,7 +278,8 @@ def top_places(node: Node, x: Array) -> Array:
 
 def matmul(node: Node, a: Array, b: Array) -> Array:
     if a.dtype.itemsize == 1 and a.dtype.kind in "iu":
-        return np.asarray(np.matmul(a.astype(np.int32), b.astype(np.int32)))
+        exact = np.matmul(a.astype(np.float64), b.astype(np.float64))  # many times as fast as NumPy's of integers
+        return np.asarray(exact).astype(np.int64).astype(np.int32)
     product = np.matmul(up(a), up(b))
     return np.asarray(product) if "to" in node.attrs else down(product, a.dtype)
 

@@ -22,11 +22,12 @@ def _bytes(x: Array) -> bool:
 
 
 def _wide(x: Array) -> Array:
-    return x.astype(np.int32) if _bytes(x) else up(x)
+    """Sums of bytes are exact in f64, and its products many times as fast as NumPy's of integers."""
+    return x.astype(np.float64) if _bytes(x) else up(x)
 
 
 def _back(result: Array, x: Array) -> Array:
-    return result if _bytes(x) else down(result, x.dtype)
+    return result.astype(np.int64).astype(np.int32) if _bytes(x) else down(result, x.dtype)
 
 
 def _padded(x: Array, pads: Array, value: Any) -> Array:

@@ -57,11 +57,10 @@ class Serving(msgspec.Struct, frozen=True):
         from tierup.plan.program import StepCode
         from tierup.store.records import variant_records
 
-        steps = plan.count(StepCode.KERNEL)
-        variants = variant_records(plan)
-        figures = plan.kernels, steps, plan.fallback_nodes
-        known = signatures, baseline, constants or {}, errors
-        return cls(*figures, *known, refused=refused, regions=regions, variants=variants)
+        return cls(
+            plan.kernels, plan.count(StepCode.KERNEL), plan.fallback_nodes, signatures, baseline, constants or {},
+            errors, refused=refused, regions=regions, variants=variant_records(plan),
+        )  # fmt: skip
 
     @property
     def tier(self) -> int:

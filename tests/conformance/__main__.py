@@ -1,4 +1,5 @@
-"""python -m tests.conformance [PART OF A NAME]: run the ONNX backend suite and print what passed and what did not."""
+"""python -m tests.conformance [--fallbacks] [PART OF A NAME]: run the ONNX backend suite and print what passed and what
+did not; with --fallbacks, also the float node tests that did not compile as a whole."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ from tierup.config import Config
 
 
 def main() -> int:
-    select = sys.argv[1] if len(sys.argv) > 1 else ""
+    names = [argument for argument in sys.argv[1:] if argument != "--fallbacks"]
+    select = names[0] if names else ""
     started = time.monotonic()
     tally = run_suite(select)
     for name, reason in sorted(tally.failed.items()):
@@ -23,6 +25,8 @@ def main() -> int:
         print(f"{len(known)} known failures, {len(problems)} disagreements with the list")
         for problem in problems:
             print(f"  {problem}")
+    for line in tally.fell_back if "--fallbacks" in sys.argv else ():
+        print(f"fell back {line}")
     print(f"took {time.monotonic() - started:.1f} s")
     print(tally.compiled_line())
     print(tally.line())

@@ -53,6 +53,7 @@ class Tally:
     not_implemented: dict[str, str] = field(default_factory=dict)
     float_nodes: int = 0  # tests of single ops on floats that passed
     float_nodes_compiled: int = 0  # those of them that ran without a fallback node
+    fell_back: list[str] = field(default_factory=list)  # the others, with how many they had
 
     def compiled_line(self) -> str:
         return f"{self.float_nodes_compiled} of {self.float_nodes} float node tests compiled"
@@ -122,6 +123,7 @@ def _run_one(test: unittest.TestCase, name: str, tally: Tally) -> None:
             assert _Recording.prepared is not None
             fallbacks = _Recording.prepared.report().to_dict()["counters"]["fallback_nodes"]
             tally.float_nodes_compiled += fallbacks == 0
+            tally.fell_back += [f"{name}: {fallbacks} nodes"] if fallbacks else []
 
 
 def _is_float(model: Model | None) -> bool:

@@ -95,8 +95,7 @@ class _Conv:
         self._names, self._sizes = Names(), Sizes()
         self._epilogue = Epilogue(graph, weights, region.nodes, self._names)
         *self._outer, self._last = windows.axes
-        self._vectors, self._tiles = tiling(self._last.count, windows.columns, self._lanes)
-        self._width = self._vectors * self._lanes
+        self._width, self._tiles = tiling(self._last.count, windows.columns, self._lanes)
         self._flat = not self._outer  # one spatial axis: the grid goes over its tiles
         self._terms = windows.channels * prod(axis.kernel for axis in windows.axes)
         dense = windows.view.strides[-1] == 1

@@ -4,28 +4,32 @@ from __future__ import annotations
 
 from tierup.ir.types import Dim
 
-# Vectors in a panel -> the most rows of a tile: with the panel and a broadcast they fill the 32 registers.
-_ROWS = {3: 8, 4: 6, 2: 12, 1: 16}
+# Vectors in a panel -> the most rows of a tile: with the panel and a broadcast they fill the 32 registers. One and a
+# half are three half vectors, which machines compute in half the time.
+_ROWS = {3: 8, 4: 6, 2: 12, 1: 16, 1.5: 8}
 _LEFT_ROWS = (4, 2, 1)  # of a row of results whose length is open
 _LATENCY = 4  # cycles until a sum can be added to again
 
 
 def tiling(count: Dim, columns: int, lanes: int) -> tuple[int, tuple[int, ...]]:
-    """Vectors of a panel, and rows of the tiles that a row of results is divided into: what takes the least time.
+    """Columns of a panel, and rows of the tiles that a row of results is divided into: what takes the least time.
 
     Tiles are as equal as can be: of 14 rows two of 7, not 8, 4 and 2.
     """
     options = []
     for vectors, most in _ROWS.items():
-        panels = -(-columns // (vectors * lanes))
+        width = int(vectors * lanes)
+        if width != vectors * lanes:
+            continue
+        panels = -(-columns // width)
         tiles = _divided(count, most) if isinstance(count, int) else (most, *(r for r in _LEFT_ROWS if r < most))
         full = isinstance(count, int) and count // tiles[0]
         cycles = _cycles(tiles[0], vectors) * full if full else _cycles(most, vectors) / most
         if full and len(tiles) > 1:
             cycles += _cycles(tiles[-1], vectors)
-        options.append((panels * cycles, vectors, tiles))
-    _, vectors, tiles = min(options, key=lambda option: option[0])
-    return vectors, tiles
+        options.append((panels * cycles, width, tiles))
+    _, width, tiles = min(options, key=lambda option: option[0])
+    return width, tiles
 
 
 def _divided(count: int, most: int) -> tuple[int, ...]:
@@ -34,6 +38,6 @@ def _divided(count: int, most: int) -> tuple[int, ...]:
     return (rows, count % rows) if count % rows else (rows,)
 
 
-def _cycles(rows: int, vectors: int) -> float:
+def _cycles(rows: int, vectors: float) -> float:
     """Of one step of a sum: multiplying, waiting for the sums before, loading the panel from the second cache."""
     return max(rows * vectors, _LATENCY, 2 * vectors, vectors + rows / 2)

@@ -66,8 +66,7 @@ class _Winograd:
         height = self._dims.ceildiv(self._down.count, 2)
         self._strip = _strip(height, self._across)  # rows of tiles in a piece
         self._tiles = windows.scaled(self._across, self._strip)
-        vectors, self._steps = tiling(self._tiles, windows.columns, lanes)
-        self._width = vectors * lanes
+        self._width, self._steps = tiling(self._tiles, windows.columns, lanes)
         strips = self._dims.floordiv(height, self._strip)
         rows = replace(self._down, kernel=2 * self._strip + 2, stride=2 * self._strip, dilation=1, count=strips)
         span = self._dims.add(windows.scaled(self._across, 2), 2)

@@ -196,7 +196,7 @@ nb::object Runner::convert(nb::handle self, nb::handle feeds) const {
 void Runner::execute(Call& call, WatchedCall* watched) {
   PythonHost host(call.program.callouts, call.gil);
   const CallContext context{call.program.program,  *call.slots, pool(), host, *call.state,
-                            call.program.times(), watched,     call.program.miss_share()};
+                            call.program.times(), watched, call.program.miss_share()};
   tierup::run(context, call.state->inputs, call.state->outputs);
 }
 

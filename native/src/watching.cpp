@@ -82,7 +82,7 @@ void Watching::keep(WatchedCall&& call) {
     input.same = input.tensor && seen_ != 0 && input.statistics.hash == hashes_[i];
     hashes_[i] = input.statistics.hash;
   }
-  WatchedCall& place = ring_[written_++ % kKept];
+  WatchedCall& place = ring_[written_.fetch_add(1, std::memory_order_relaxed) % kKept];
   place = std::move(call);
   if (waiting_.load(std::memory_order_relaxed) == kKept) {
     dropped_.fetch_add(1, std::memory_order_relaxed);
@@ -123,16 +123,21 @@ void Watching::set_analysis_ns(double nanoseconds) {
 }
 
 bool Watching::ask() {
-  return waiting_.load(std::memory_order_relaxed) >= kEnough && !asked_.exchange(true, std::memory_order_relaxed);
+  if (waiting_.load(std::memory_order_relaxed) < kEnough) return false;
+  const uint64_t written = written_.load(std::memory_order_relaxed);
+  if (written < ask_at_.load(std::memory_order_relaxed)) return false;
+  ask_at_.store(written + kKept, std::memory_order_relaxed);
+  return true;
 }
 
 std::vector<WatchedCall> Watching::take() {
   std::vector<WatchedCall> taken;
   const std::unique_lock hold(mutex_, std::try_to_lock);
   if (!hold) return taken;
-  asked_.store(false, std::memory_order_relaxed);
+  ask_at_.store(0, std::memory_order_relaxed);
+  const uint64_t written = written_.load(std::memory_order_relaxed);
   const uint64_t waiting = waiting_.exchange(0, std::memory_order_relaxed);
-  for (uint64_t i = written_ - waiting; i < written_; ++i) taken.push_back(std::move(ring_[i % kKept]));
+  for (uint64_t i = written - waiting; i < written; ++i) taken.push_back(std::move(ring_[i % kKept]));
   return taken;
 }
 

@@ -103,7 +103,7 @@ class Watching {
   // What one call costs whoever takes it: it counts as part of the cost of watching. May wait 2 ms at first.
   void set_analysis_ns(double nanoseconds);
 
-  // Whether enough is there to take; true once, until it is taken.
+  // Whether enough is there to take; true once until it is taken, or so many came again that nobody seems to come.
   bool ask();
   // The calls that wait, oldest first; none if a call is being kept just now.
   std::vector<WatchedCall> take();
@@ -121,11 +121,11 @@ class Watching {
   std::atomic<bool> busy_{false};
   std::atomic<uint64_t> gap_{kFirst}, dropped_{0};
   std::atomic<uint64_t> analysis_{600'000};  // ticks; until it is known some 200 µs
-  std::atomic<bool> asked_{false};
+  std::atomic<uint64_t> ask_at_{0};  // how many have to be written before it is asked again
   std::atomic<size_t> waiting_{0};
   std::mutex mutex_;  // only ever tried
   std::array<WatchedCall, kKept> ring_;
-  uint64_t written_ = 0;
+  std::atomic<uint64_t> written_{0};
   std::vector<uint64_t> hashes_;  // of the inputs of the last call
   std::array<uint64_t, kCompared> lately_{};  // ticks of the last calls that were watched
   uint64_t seen_ = 0;

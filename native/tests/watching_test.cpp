@@ -91,6 +91,16 @@ TEST(the_last_calls_are_taken_once) {
   CHECK(watching.take().empty());
 }
 
+TEST(whoever_was_asked_and_does_not_come_is_asked_again) {
+  Watching watching;  // in a forked child, the thread that was asked is gone
+  int asked = 0;
+  for (size_t i = 0; i < 3 * Watching::kKept; ++i) {
+    watching.keep(call_of(100, 1));
+    asked += watching.ask() + watching.ask();
+  }
+  CHECK(asked == 3);
+}
+
 TEST(inputs_are_compared_with_the_last_ones) {
   Watching watching;
   for (const float number : {1.0f, 1.0f, 2.0f}) watching.keep(call_of(1, 1, {floats({1}, {number}), Value()}));

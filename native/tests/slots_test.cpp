@@ -90,7 +90,7 @@ std::vector<int64_t> answer(const Program& program, const SlotTable& table, int6
   std::unique_ptr<CallState> state = states.take();
   std::vector<Value> ins, outs(1);
   ins.push_back(int64s({count}, std::vector<int64_t>(static_cast<size_t>(count))));
-  run({program, table, pool(), host, *state, nullptr, miss_share}, ins, outs);
+  run({program, table, pool(), host, *state, nullptr, nullptr, miss_share}, ins, outs);
   states.give_back(std::move(state));
   return items<int64_t>(outs[0]);
 }

@@ -133,8 +133,8 @@ def inject_interrupts(times: int, folder: Path, patch: pytest.MonkeyPatch) -> Ou
     try:
         with load.running():
             while interrupts < times:
-                signal.setitimer(signal.ITIMER_REAL, draw.uniform(1e-5, 2e-3))
                 try:
+                    signal.setitimer(signal.ITIMER_REAL, draw.uniform(1e-5, 2e-3))
                     while True:
                         held(x=X)
                 except KeyboardInterrupt:

@@ -132,6 +132,7 @@ class Bench:
         """From now on jobs go to workers with these limits, which are in nobody's way, but not idle either: other tests
         may run on every core."""
         workers = builders._BACKGROUND
+        MEMORY.wait(60)  # what is busy would come back with the limits that it has
         workers.rest()
         self.patch.setattr(workers, "_idle_priority", False)
         command = (sys.executable, "-P", str(CHANGED), json.dumps(settings))

@@ -10,7 +10,7 @@ from tierup.bench.bench import Options
 from tierup.bench.contenders import Contender, choose
 from tierup.bench.record import OURS
 
-CONTENDERS = "onnxruntime,onnxruntime-bound,openvino,openvino-bf16,torch"
+CONTENDERS = "onnxruntime,onnxruntime-bound,openvino,openvino-bf16,tierup-bf16,torch"
 SETS, SEED = 8, 0
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from benchmarks.cases import CASES, choose, model_path, real_cases, source
 from benchmarks.effort import SEED, SETS, Effort, options, tell
-from benchmarks.tables import print_details, print_mean, print_summary
+from benchmarks.tables import print_details, print_mean, print_narrow, print_summary
 from tierup.bench.plot import plot
 from tierup.bench.record import Record
 from tierup.bench.rounds import measure_rounds
@@ -47,6 +47,7 @@ def _show(
         return {}
     print_summary(records, goals)
     print_mean(records)
+    print_narrow(records)
     print_details(records)
     if file:
         machine = next(iter(records.values())).machine

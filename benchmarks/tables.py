@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from tierup.bench.record import OURS, Entry, Figures, Record, Spread, geometric_mean
@@ -53,6 +54,21 @@ def print_mean(records: Mapping[str, Record]) -> None:
     text = "none" if mean is None else f"{digits(mean)} over {len(whole)} cases"
     left_out = f"; without {', '.join(absent)}" if absent else ""
     print(f"\ngeometric mean of the ratios: {text}{left_out}")
+
+
+def print_narrow(records: Mapping[str, Record]) -> None:
+    """OpenVINO's median call in bf16 over Tierup's, where both were measured."""
+    ratios = {}
+    for case, record in records.items():
+        ours, theirs = (record.measured.get(name) for name in ("tierup-bf16", "openvino-bf16"))
+        if ours is not None and theirs is not None:
+            ratios[case] = theirs.call_us.median / ours.call_us.median
+    if ratios:
+        mean = math.exp(sum(map(math.log, ratios.values())) / len(ratios))
+        listed = ", ".join(f"{case} {digits(ratio)}" for case, ratio in ratios.items())
+        print(
+            f"\nin bf16, openvino-bf16 ÷ tierup-bf16: geometric mean {digits(mean)} over {len(ratios)} cases: {listed}"
+        )
 
 
 def print_details(records: Mapping[str, Record]) -> None:

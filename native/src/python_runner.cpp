@@ -255,22 +255,30 @@ nb::object Runner::run(Call& call, nb::handle self, nb::handle feeds) {
   return bound;
 }
 
-// The answer is there already: what goes wrong here is no reason to withhold it.
+namespace {
+
+// The answer is there already: what goes wrong beside it is no reason to withhold it. An interrupt is no such thing: it
+// was meant for whoever waits for the answer.
+void told(PyObject* done, nb::handle self) {
+  Py_XDECREF(done);
+  if (done != nullptr) return;
+  if (!PyErr_ExceptionMatches(PyExc_Exception)) throw nb::python_error();
+  PyErr_WriteUnraisable(self.ptr());
+}
+
+}  // namespace
+
 void Runner::notice(nb::handle self) {
   if (calls() < notice_after_) return;
   notice_after_ = kNever;
   static PyObject* const method = PyUnicode_InternFromString("notice_calls");
-  PyObject* done = PyObject_CallMethodNoArgs(self.ptr(), method);
-  if (done == nullptr) PyErr_WriteUnraisable(self.ptr());
-  Py_XDECREF(done);
+  told(PyObject_CallMethodNoArgs(self.ptr(), method), self);
 }
 
 void Runner::ask_for_analysis(nb::handle self) {
   if (!watching_.ask()) return;
   static PyObject* const method = PyUnicode_InternFromString("analyse_calls");
-  PyObject* done = PyObject_CallMethodNoArgs(self.ptr(), method);
-  if (done == nullptr) PyErr_WriteUnraisable(self.ptr());
-  Py_XDECREF(done);
+  told(PyObject_CallMethodNoArgs(self.ptr(), method), self);
 }
 
 void Runner::sample(nb::handle self, nb::handle feeds, nb::handle outputs, uint64_t program) {
@@ -279,9 +287,7 @@ void Runner::sample(nb::handle self, nb::handle feeds, nb::handle outputs, uint6
   static PyObject* const method = PyUnicode_InternFromString("sample_call");
   const nb::object number = nb::cast(program);
   PyObject* arguments[] = {self.ptr(), feeds.ptr(), outputs.ptr(), number.ptr()};
-  PyObject* done = PyObject_VectorcallMethod(method, arguments, 4, nullptr);
-  if (done == nullptr) PyErr_WriteUnraisable(self.ptr());
-  Py_XDECREF(done);
+  told(PyObject_VectorcallMethod(method, arguments, 4, nullptr), self);
 }
 
 namespace {

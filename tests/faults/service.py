@@ -134,7 +134,7 @@ def inject_interrupts(times: int, folder: Path, patch: pytest.MonkeyPatch) -> Ou
         with load.running():
             while interrupts < times:
                 try:
-                    # Once more after a second: what lands in `notice_calls`, behind a call, is dropped there.
+                    # Once more after a second: Python drops what lands in a destructor.
                     signal.setitimer(signal.ITIMER_REAL, draw.uniform(1e-5, 2e-3), 1.0)
                     while True:
                         held(x=X)

@@ -45,6 +45,18 @@ def test_a_notice_comes_once_and_cannot_spoil_an_answer(monkeypatch: pytest.Monk
     assert noticed == [3]
 
 
+def test_an_interrupt_in_a_notice_is_for_the_caller() -> None:
+    class Listening(Model):
+        def notice_calls(self) -> None:
+            raise KeyboardInterrupt
+
+    loaded = Listening(exponent(), tierup.Config())
+    loaded.notice_after(1)
+    with pytest.raises(KeyboardInterrupt):
+        loaded(x=np.zeros(1, np.float32))
+    assert loaded(x=np.zeros(1, np.float32))["y"] == 1
+
+
 def test_kernels_are_timed_when_asked() -> None:
     loaded = tierup.load(exponent(), config=tierup.Config(force_tier=1))
     assert loaded.program is not None

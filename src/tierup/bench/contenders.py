@@ -64,6 +64,7 @@ TABLE = {
     row.name: row
     for row in (
         Contender("tierup", "tierup", is_peer=False, tries_threads=False, cache="own"),
+        Contender("tierup-bf16", "tierup", is_peer=False, precision="bf16", tries_threads=False, cache="own"),
         Contender("onnxruntime", "onnxruntime"),
         Contender("onnxruntime-bound", "onnxruntime", is_peer=False),
         Contender("openvino", "openvino", cache="told"),

@@ -15,6 +15,7 @@ from tierup.bench.text import spread_text, time_text
 # On white and on black; a contender and the one derived from it are of one hue.
 _COLOURS = {
     "tierup": ("#0b6e4f", "#3ecf9b"),
+    "tierup-bf16": ("#7fb8a4", "#1f7d5c"),
     "onnxruntime": ("#1f5fa8", "#6fb1f5"),
     "onnxruntime-bound": ("#7fa8d4", "#3f6fa3"),
     "openvino": ("#8a3ab9", "#c98af0"),

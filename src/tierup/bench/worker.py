@@ -58,12 +58,13 @@ class Library:
 
 class Tierup(Library):
     package = "tierup.session"
+    precision = "f32"
 
     def load(self) -> Call:
         import tierup
 
         folders = dict.fromkeys(("cache_dir", "data_dir"), self.job["cache"]) if self.job["cache"] else {}
-        self.config = tierup.Config(threads=self.threads, **folders)
+        self.config = tierup.Config(threads=self.threads, precision=self.precision, **folders)
         self.model = tierup.load(self.job["model"], config=self.config)
         call: Call = self.model.run
         return call
@@ -76,6 +77,10 @@ class Tierup(Library):
         settings = {name: getattr(self.config, name) for name in ("threads", "precision", "adapt", "force_tier")}
         kept = {name: report.get(name) for name in ("settled", "tier", "kernels", "counters")}
         return {**kept, "config": settings}
+
+
+class TierupBf16(Tierup):
+    precision = "bf16"
 
 
 class OnnxRuntime(Library):
@@ -190,6 +195,7 @@ class TorchCompile(Torch):
 
 LIBRARIES: dict[str, type[Library]] = {
     "tierup": Tierup,
+    "tierup-bf16": TierupBf16,
     "onnxruntime": OnnxRuntime,
     "onnxruntime-bound": OnnxRuntimeBound,
     "openvino": OpenVino,

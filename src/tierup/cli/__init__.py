@@ -68,8 +68,8 @@ def bench(
         str | None,
         typer.Option(
             metavar="NAMES",
-            help="Contenders, separated by commas: onnxruntime, onnxruntime-bound, openvino, openvino-bf16, tierup-bf16, "
-            "torch-eager, torch-compile, torch (both).",
+            help="Contenders, separated by commas: onnxruntime, onnxruntime-bound, openvino, openvino-bf16, "
+            "tierup-bf16, torch-eager, torch-compile, torch (both).",
             show_default="onnxruntime,openvino; torch where there is a source",
         ),
     ] = None,

@@ -10,18 +10,17 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from tierup import _native
-from tierup.codegen.image import runs_images
-from tierup.codegen.target import Target
 from tierup.events import Displaced
 
-if TYPE_CHECKING:  # kernels that are built are loaded without what programs consist of
+if TYPE_CHECKING:  # kernels that are built are loaded without what programs consist of, and what they are built with
+    from tierup.codegen.target import Target
     from tierup.lower.tile import TileProgram
     from tierup.plan.program import Variant as PlanVariant
     from tierup.store.records import VariantRecord
 
     Variant = PlanVariant | VariantRecord
 
-Build = Callable[[Sequence["TileProgram"], Target], Sequence[bytes]]
+Build = Callable[[Sequence["TileProgram"], "Target"], Sequence[bytes]]
 
 _LIBRARIES = count()  # every loaded object is a library with a name of its own
 
@@ -55,6 +54,8 @@ def publish_loaded(
 
 def load_code(codes: Sequence[bytes], target: Target) -> list[tuple[int, object]]:
     """The address of each kernel, and what keeps it loaded. `codes` are as `codegen.objects.build` gives them."""
+    from tierup.codegen.image import runs_images
+
     if not codes:
         return []
     if not runs_images(target):

@@ -56,6 +56,8 @@ def restore(entry: Entry, origin: Origin, config: Config, known: Constants | Non
     constants = bind_constants(record.plan.constants, entry.weights, config.threads, entry.weights.release, known)
     program = restored(record.plan, entry.weights, baseline, constants)
     plan, displaced = record.plan, list[Displaced]()
+    if len(plan.kernels) < len(program.kernel_addresses()):
+        raise ValueError("a slot has no kernel")
     if plan.kernels:
         if not all(0 <= variant.kernel < len(plan.kernels) for variant in plan.variants):
             raise ValueError("a variant's kernel is not among the plan's")

@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 from tierup.errors import StoreError
+from tierup.profile.machine import Machines
 from tierup.store.build_cost import BuildCost
 from tierup.store.learned import FILE, Store
 from tierup.store.rows import Decision, Machine, Measurement, Profile, Quarantine, Recipe, Region, RegionProfile, Row
@@ -156,6 +157,24 @@ def test_a_folder_that_others_can_write_is_refused(tmp_path: Path) -> None:
     folder.chmod(0o777)
     with pytest.raises(StoreError, match="open to others"):
         Store(str(folder))
+
+
+def test_a_folder_that_others_can_read_holds_a_file_that_they_cannot(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    folder.chmod(0o755)
+    with Store(str(folder)) as store:
+        store.put(ROWS)
+    assert [path.stat().st_mode & 0o077 for path in folder.iterdir()] == [0] * len(list(folder.iterdir()))
+
+
+def test_the_folder_that_measuring_made_takes_a_store(tmp_path: Path) -> None:
+    folder = tmp_path / "share" / "tierup"
+    with Machines(folder).measuring(0) as free:
+        assert free
+    assert folder.stat().st_mode & 0o077 == 0
+    with Store(str(folder)) as store:
+        store.put(ROWS)
 
 
 _WRITER = """

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tierup.config import Config
     from tierup.store.source import Source
 
-LIMIT_S = 60.0  # what takes longer is left out
+LIMIT_S = 60.0  # of a core; what takes longer is left out
 _MOST_WAITING = 8
 
 # The calls after a swap that are checked whatever it costs; then the budget decides, within these bounds.

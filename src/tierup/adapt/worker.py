@@ -13,7 +13,6 @@ import socket
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
@@ -52,25 +51,22 @@ if TYPE_CHECKING:
 
 _MEMORY_BYTES = 4 << 30  # at least: LLVM needs some hundred MiB for the largest kernels, a plan what its weights take
 
-# Of a worker's session: about a tenth of a core where calls take all of them, so that a busy model still gets better.
-_SESSION_NICENESS = "10"
-
 
 def main() -> None:
     """Answer requests until the parent is gone."""
     channel, parent, priority = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]), sys.argv[3]
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the thread that started us may have had its own ideas
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)
     watch_parent(channel, parent)
     if priority == "idle":
         _step_back()
     _limit_memory()
     channel.sendall(pack(Ready(emitter_version())))
     for request in receive(channel):
-        signal.setitimer(signal.ITIMER_REAL, request.limit_s)
+        signal.setitimer(signal.ITIMER_PROF, request.limit_s)
         meter = Meter()
         reply = _answer(request.job)
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.setitimer(signal.ITIMER_PROF, 0)
         channel.sendall(pack(meter.spent()) + reply)
 
 
@@ -174,10 +170,6 @@ def _step_back() -> None:
     os.nice(19)
     with suppress(OSError):  # some containers forbid it; niceness is most of it
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-    # Linux may share the processor between sessions, and a worker has its own: then niceness counts for nothing
-    # outside it, and calls ran at half their speed beside a worker, unless the session is nice as a whole.
-    with suppress(OSError):
-        Path("/proc/self/autogroup").write_text(_SESSION_NICENESS)
 
 
 if __name__ == "__main__":

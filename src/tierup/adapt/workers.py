@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+from tierup.adapt.deadline import Deadline
 from tierup.adapt.messages import REPLIES, Failure, Inbox, Job, Ready, Reply, Request, Spent, fits, pack
 from tierup.store.versions import emitter_version
 
@@ -76,7 +77,9 @@ class _Worker:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(),),
-                start_new_session=True,  # Ctrl-C is for the parent
+                # Ctrl-C is for the parent. No session of its own: Linux may share the processor between sessions,
+                # and then it would count as much as the parent's, however idle it is inside.
+                process_group=0,
             )
         except BaseException:
             self.channel.close()
@@ -87,7 +90,7 @@ class _Worker:
         self.ready = False
         self.task: _Task | None = None
         self.spent: Spent | None = None
-        self.deadline_s = 0.0
+        self.deadline = Deadline(self.process.pid, _START_LIMIT_S)
         self._limit_s = 0.0
         self._unsent = memoryview(b"")
         self._inbox = Inbox()
@@ -97,7 +100,7 @@ class _Worker:
         task.attempts += 1
         self.task, self.spent = task, None
         self._limit_s = limit_s
-        self.deadline_s = time.monotonic() + (limit_s if self.ready else _START_LIMIT_S)
+        self.deadline = Deadline(self.process.pid, limit_s if self.ready else _START_LIMIT_S)
         self._unsent = memoryview(pack(Request(task.job, limit_s + _SPARE_S)))
 
     @property
@@ -128,7 +131,7 @@ class _Worker:
             if self.ready or message.emitter != emitter_version():
                 raise _Lost("a worker has another version of this package", False)
             self.ready = True
-            self.deadline_s = time.monotonic() + self._limit_s
+            self.deadline = Deadline(self.process.pid, self._limit_s)
             return None
         if not self.ready or not fits(self.task.job, message):
             raise ValueError("it answers another question")
@@ -261,7 +264,7 @@ class Workers:
             else:
                 replies[task.number] = Failure(f"{lost}, twice")
             return
-        if reply is None and time.monotonic() < worker.deadline_s:
+        if reply is None and not worker.deadline.is_over():
             return
         busy.remove(worker)
         if reply is None:
@@ -365,10 +368,10 @@ def _wait(workers: Iterable[_Worker]) -> list[_Worker]:
     by_number = {worker.channel.fileno(): worker for worker in workers}
     for number, worker in by_number.items():
         poll.register(number, worker.events)
-    first = min((worker.deadline_s for worker in by_number.values()), default=0.0)
+    first = min((worker.deadline.next_s for worker in by_number.values()), default=0.0)
     ready = {number for number, _ in poll.poll(max(0.0, first - time.monotonic()) * 1000 + 1)}
     now = time.monotonic()
-    return [worker for number, worker in by_number.items() if number in ready or now >= worker.deadline_s]
+    return [worker for number, worker in by_number.items() if number in ready or now >= worker.deadline.next_s]
 
 
 def _kill_all(workers: set[_Worker], ending: threading.Event, pid: int) -> None:

@@ -123,7 +123,8 @@ class Machines:
             os.close(handle)
 
     def _make_folder(self) -> None:
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for folder in (self.folder.parent, self.folder):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         _check_private(self.folder)
 
 

@@ -74,7 +74,9 @@ class Store:
         self._until_look = 0
         try:
             if self._path is not None:
-                make_private(location)
+                # The folder may be older than we are, and hold other things; the file itself is for us alone.
+                make_private(location, readable=True)
+                os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
             self._engine = self._open(location if self._path is None else f"sqlite:///{self._path}")
         except (SQLAlchemyError, OSError) as error:
             raise StoreError(

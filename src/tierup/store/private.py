@@ -18,24 +18,25 @@ _WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _WRITTEN = count()  # several threads may write at once
 
 
-def check_private(folder: str | os.PathLike[str]) -> None:
-    """StoreError unless the folder is ours alone; FileNotFoundError if there is none."""
+def check_private(folder: str | os.PathLike[str], *, readable: bool = False) -> None:
+    """StoreError unless the folder is ours alone, or `readable` by others and no more; FileNotFoundError if there is
+    none."""
     state = os.lstat(folder)
     if not stat.S_ISDIR(state.st_mode):
         raise StoreError(f"{folder} is not a folder")
     if state.st_uid != os.geteuid():
         raise StoreError(f"{folder} belongs to another user")
-    if state.st_mode & 0o077:
+    if state.st_mode & (0o022 if readable else 0o077):
         raise StoreError(f"{folder} is open to others; `chmod 700` it")
 
 
-def make_private(folder: str | os.PathLike[str]) -> None:
+def make_private(folder: str | os.PathLike[str], *, readable: bool = False) -> None:
     """The folder, made if it is missing, and checked."""
     if not os.path.isdir(folder):
         os.makedirs(os.path.dirname(folder) or ".", exist_ok=True)
         with suppress(FileExistsError):
             os.mkdir(folder, 0o700)
-    check_private(folder)
+    check_private(folder, readable=readable)
 
 
 def open_own(path: str) -> tuple[int, int]:

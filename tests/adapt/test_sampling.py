@@ -94,6 +94,22 @@ def test_a_worker_tells_right_from_wrong(tmp_path: Path) -> None:
     assert "'y'" in found.reason
 
 
+def test_what_was_asked_for_in_bf16_is_judged_as_such(tmp_path: Path) -> None:
+    path = saved(tmp_path, perceptron())
+    exact = tierup.load(path, config=tierup.Config(force_tier=0))(x=X)["y"]
+
+    def verdict(answer: Any, precision: str) -> str:
+        inputs, outputs = records_of({"x": X}), records_of({"y": answer.astype(np.float32)})
+        assert inputs is not None
+        assert outputs is not None
+        return check_call(CheckCall(str(path), None, inputs, outputs, precision)).verdict
+
+    rounded = exact * (1 + 2.0**-9)  # a rounding of bf16
+    assert verdict(rounded, "bf16") == "same"
+    assert verdict(rounded, "f32") == "different"
+    assert verdict(exact * 1.2, "bf16") == "different"
+
+
 @pytest.fixture
 def climbed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tierup.Model:
     """A model on tier 1, under care."""

@@ -3,7 +3,7 @@
 The graph is evaluated in its own types and with every float widened to f64. An answer may be some times as far from the
 wide one as the baseline's own is; what a graph without jumps gives beyond that is wrong. Behind a jump (an argmax, a
 rounding, a comparison) two right answers can lie far apart, so there it is only suspicious, and a second call with
-other inputs has to say the same.
+other inputs has to say the same. Where the user asked for bf16, the baseline's own error is that of the same roundings.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from tierup.frontends.onnx import Imported, load_onnx
 from tierup.ir.graph import Graph
 from tierup.ir.types import Array
 from tierup.reference.evaluate import evaluate
+from tierup.rewrite.rewrite import lower_to_core, narrow_products
 from tierup.store.source import FileSource
 
 _TIMES_PEAK = 8.0  # of the baseline's largest error in the same tensor
@@ -55,7 +56,8 @@ def check_call(job: CheckCall) -> CheckedCall:
     ops = {node.op.rsplit(".", 1)[-1].lower() for _, node in graph.walk()}
     if ops & _RANDOM:
         return CheckedCall("unsure", "the model draws random numbers", time.monotonic() - began_s)
-    narrow, wide = (_named(imported, graph, inputs, is_wide) for is_wide in (False, True))
+    rounded = _rounded(job.path, source.stamp) if job.precision == "bf16" else graph
+    narrow, wide = _named(imported, rounded, inputs, False), _named(imported, graph, inputs, True)
     answered = {tensor.name: array_of(tensor) for tensor in job.outputs}
     reason = next(filter(None, (difference(n, answered[n], narrow[n], wide[n]) for n in answered if n in wide)), "")
     verdict = "same" if not reason else "suspicious" if ops & _JUMPS else "different"
@@ -66,6 +68,13 @@ def check_call(job: CheckCall) -> CheckedCall:
 def _imported(path: str, stamp: tuple[int, ...]) -> Imported:
     """The model that the last call was of, too, mostly."""
     return load_onnx(path)
+
+
+@lru_cache(maxsize=1)
+def _rounded(path: str, stamp: tuple[int, ...]) -> Graph:
+    """The model with both sides of its products rounded to bf16, as plans have it."""
+    imported = _imported(path, stamp)
+    return narrow_products(lower_to_core(imported.graph, imported.weights), imported.weights)
 
 
 def _named(imported: Imported, graph: Graph, inputs: list[Any], wide: bool) -> dict[str, Any]:

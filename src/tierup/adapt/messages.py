@@ -110,6 +110,7 @@ class CheckCall(msgspec.Struct, frozen=True, tag="check", forbid_unknown_fields=
     stamp: tuple[int, ...] | None
     inputs: Annotated[tuple[TensorData, ...], Meta(max_length=4096)]
     outputs: Annotated[tuple[TensorData, ...], Meta(max_length=4096)]
+    precision: Annotated[str, Meta(pattern="^(f32|bf16)$")] = "f32"
 
 
 Job = Compile | PlanModel | Prove | TryPlan | Remember | Recall | CheckCall

@@ -106,7 +106,7 @@ def _checked(sample: Sample, source: Source, config: Config) -> CheckedCall | st
 
     try:
         with as_file(source, Plans(config.cache_path).folder) as (path, stamp):
-            job = CheckCall(path, stamp, sample.inputs, sample.outputs)
+            job = CheckCall(path, stamp, sample.inputs, sample.outputs, config.precision)
             (reply,) = run_all_in_background([job], at_most=1, limit_s=LIMIT_S)
     except (WorkersUnavailable, OSError, ValueError) as error:
         return str(error)

@@ -271,6 +271,15 @@ def test_what_counts_in_floats_is_exact_as_far_as_they_hold_integers() -> None:
     assert made.bounded(made.op("add", count, made.constant(0.5))).bound[0] > 5  # type: ignore[index]
 
 
+def test_a_zero_point_behind_a_rounding_is_exact() -> None:
+    """As quantisation has it: what is rounded and moved by a whole number is cast to that integer, and no other."""
+    made = Maker([1000.25, 2.5])
+    moved = made.op("add", made.op("round", made.rounded(0)), made.constant(133.0))
+    result = made.bounded(made.op("cast", moved, to=DType.I32.code))
+    assert result.value.tolist() == [1133, 135]
+    assert result.free.tolist() == [False, True]  # type: ignore[union-attr]
+
+
 def test_what_a_free_index_leads_to_is_free() -> None:
     data = np.arange(12, dtype=np.float32).reshape(4, 3)
     made = Maker(data, [1.0, 2.5])

@@ -53,7 +53,7 @@ def _sum(step: Step, a: Bounded, b: Bounded) -> Bounded:
 
 
 def _counted(step: Step, result: Bounded, a: Bounded, b: Bounded) -> Bounded:
-    """Models count in floats: sums of exact whole numbers, some of which were integers before, are exact."""
+    """Models count in floats: sums of exact whole numbers, some of which were integers or rounded to one, are exact."""
     if not (a.counts or b.counts):
         return result
     whole = (np.floor(a.value) == a.value) & (np.floor(b.value) == b.value) & (a.own == 0) & (b.own == 0)
@@ -163,13 +163,13 @@ def _remainder(step: Step, a: Bounded, b: Bounded) -> Bounded:
 
 
 def _steps(step: Step, x: Bounded) -> Bounded:
-    """floor, ceil, round: exact, but for a whole step where one lies within the bound."""
+    """floor, ceil, round: whole numbers, exact but for a whole step where one lies within the bound."""
     value = step(x.value)
     if x.bound is None:
-        return step.exact(value)
+        return replace(step.exact(value), counts=True)
     reach = np.where(np.isinf(x.bound), 0.0, step.unit * x.bound)
     change, jumps = _spread(step, [x.value], 0, reach, value)
-    return _freed(step.passed(value, change / step.unit), jumps | x.free)
+    return replace(_freed(step.passed(value, change / step.unit), jumps | x.free), counts=True)
 
 
 def _signed(step: Step, x: Bounded) -> Bounded:

@@ -40,6 +40,7 @@ from tierup.lower.tile import (
     Tile,
     TileProgram,
 )
+from tierup.lower.tiling import divided
 from tierup.lower.views import View, Views, row_major
 from tierup.lower.windows import Spot
 from tierup.lower.words import Words, words_for
@@ -230,13 +231,19 @@ class _Matmul:
             return (Loop("j", self._sizes.of(self._n), self._width, tuple(self._tile(_TILES[self._vectors]))),)
         statements: list[Statement] = [self._turn()] if self._turned else []
         begin: Dim = 0
-        for rows in (_TILES[self._vectors], *_LEFT_ROWS):
-            tiles = self._dims.floordiv(self._dims.sub(self._m, begin), rows)
-            end = self._m if rows == 1 else self._dims.add(begin, self._dims.mul(tiles, rows))
+        tiles = self._row_tiles()
+        for rows in tiles:
+            count = self._dims.floordiv(self._dims.sub(self._m, begin), rows)
+            end = self._m if rows == tiles[-1] else self._dims.add(begin, self._dims.mul(count, rows))
             if begin != end:
                 statements.append(self._rows(rows, begin, end))
             begin = end
         return tuple(statements)
+
+    def _row_tiles(self) -> tuple[int, ...]:
+        """Rows of the tiles, the last of which ends with the last row: equal ones where their number is known."""
+        most = _TILES[self._vectors]
+        return divided(self._m, most) if isinstance(self._m, int) else (most, *_LEFT_ROWS)
 
     def _turn(self) -> Loop:
         """This panel of the right side, its columns side by side, in scratch."""

@@ -22,7 +22,7 @@ def tiling(count: Dim, columns: int, lanes: int) -> tuple[int, tuple[int, ...]]:
         if width != vectors * lanes:
             continue
         panels = -(-columns // width)
-        tiles = _divided(count, most) if isinstance(count, int) else (most, *(r for r in _LEFT_ROWS if r < most))
+        tiles = divided(count, most) if isinstance(count, int) else (most, *(r for r in _LEFT_ROWS if r < most))
         full = isinstance(count, int) and count // tiles[0]
         cycles = _cycles(tiles[0], vectors) * full if full else _cycles(most, vectors) / most
         if full and len(tiles) > 1:
@@ -32,7 +32,7 @@ def tiling(count: Dim, columns: int, lanes: int) -> tuple[int, tuple[int, ...]]:
     return width, tiles
 
 
-def _divided(count: int, most: int) -> tuple[int, ...]:
+def divided(count: int, most: int) -> tuple[int, ...]:
     """Rows of tiles: as many as fit of the first, then one of what is left."""
     rows = -(-count // -(-count // most)) if count else 1
     return (rows, count % rows) if count % rows else (rows,)

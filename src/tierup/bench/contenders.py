@@ -64,11 +64,11 @@ TABLE = {
     row.name: row
     for row in (
         Contender("tierup", "tierup", is_peer=False, tries_threads=False, cache="own"),
-        Contender("tierup-bf16", "tierup", is_peer=False, precision="bf16", tries_threads=False, cache="own"),
         Contender("onnxruntime", "onnxruntime"),
         Contender("onnxruntime-bound", "onnxruntime", is_peer=False),
         Contender("openvino", "openvino", cache="told"),
         Contender("openvino-bf16", "openvino", is_peer=False, precision="bf16", cache="told"),
+        Contender("tierup-bf16", "tierup", is_peer=False, precision="bf16", tries_threads=False, cache="own"),
         Contender("torch-eager", "torch", needs_source=True),
         Contender(
             "torch-compile",

@@ -56,7 +56,7 @@ def main() -> None:
 
     model, count = sys.argv[1], int(sys.argv[2])
     planned = make_plan(load_onnx(model))
-    builders = Builders(None, count, background=Workers(idle=False))
+    builders = Builders(None, count, workers=Workers(), presses=True)
     codes(builders.compile_texts(planned.texts[:count], planned.target))
     began = perf_counter()
     built = codes(builders.compile_texts(planned.texts, planned.target))

@@ -84,6 +84,10 @@ class _Session(_native.Runner):
         from tierup.runtime.setup import configure
 
         configure(self._config)
+        if self._config.force_tier is None and self._origin.source is not None:
+            from tierup.adapt.builders import prepare_worker
+
+            prepare_worker()  # it starts while this process reads the model
         self._origin.reopen()  # it may have been replaced while the cache was asked
         imported, forced = self._origin.imported(), self._config.force_tier
         about = about_record(imported)

@@ -52,7 +52,7 @@ def cache(tmp_path: Path) -> ObjectCache:
 
 @pytest.fixture
 def workers() -> Iterator[Workers]:
-    made = Workers(idle=True)
+    made = Workers()
     yield made
     made.rest()
 
@@ -60,7 +60,7 @@ def workers() -> Iterator[Workers]:
 def test_workers_build_what_this_process_builds(cache: ObjectCache, workers: Workers) -> None:
     """The same answers, to the last bit: the same code, but constants may lie elsewhere."""
     texts = [print_program(program) for program in programs()]
-    builders = Builders(cache, 2, background=workers)
+    builders = Builders(cache, 2, workers=workers)
     built = builders.compile(programs(), HOST)
     for there, here in zip(
         answers(codes(built)), answers(codes(Builders(None, 1).compile(programs(), HOST))), strict=True
@@ -85,7 +85,7 @@ def test_what_was_built_is_found_again(cache: ObjectCache) -> None:
 
 def test_a_worker_is_modest(workers: Workers) -> None:
     """Idle priority, bounded memory, no streams of its parent's, no files but its channel."""
-    assert codes(Builders(None, 2, background=workers).compile([softmax_rows()], AVX2))
+    assert codes(Builders(None, 2, workers=workers).compile([softmax_rows()], AVX2))
     (worker,) = workers._all
     pid = worker.process.pid
     assert os.sched_getscheduler(pid) == os.SCHED_IDLE
@@ -126,7 +126,7 @@ def test_equal_programs_are_built_once(cache: ObjectCache) -> None:
 
 def test_a_bad_program_costs_only_itself(workers: Workers, cache: ObjectCache) -> None:
     good = print_program(softmax_rows())
-    for builders, urgent in ((Builders(cache, 2, background=workers), False), (Builders(cache, 1), True)):
+    for builders, urgent in ((Builders(cache, 2, workers=workers), False), (Builders(cache, 1), True)):
         built = builders.compile_texts([BAD, good, "", BAD], AVX2, urgent=urgent)
         assert isinstance(built[1], Built)
         failures = [result for result in built if isinstance(result, Failure)]
@@ -141,21 +141,21 @@ def test_a_bad_program_costs_only_itself(workers: Workers, cache: ObjectCache) -
 def test_a_program_that_crashes_workers_costs_only_itself() -> None:
     workers = fake("picky")
     texts = ["bad", *(f"text {number}" for number in range(9))]
-    built = Builders(None, 2, background=workers).compile_texts(texts, AVX2)
+    built = Builders(None, 2, workers=workers).compile_texts(texts, AVX2)
     assert built[0] == Failure("a worker was ended by SIGSEGV, twice")
     assert codes(built[1:]) == [text.encode() for text in texts[1:]]
     workers.rest()
 
 
 def test_without_workers_this_process_builds(caplog: pytest.LogCaptureFixture) -> None:
-    builders = Builders(None, 2, background=fake("stillborn"))
+    builders = Builders(None, 2, workers=fake("stillborn"))
     assert codes(builders.compile([softmax_rows()], AVX2)) == compile_texts([print_program(softmax_rows())], AVX2)
     assert "kernels are built in this process: a worker ended with status 3" in caplog.text
 
 
 @pytest.mark.parametrize(("threads", "chars"), [(2, 100), (1, 100_000)])
 def test_small_urgent_work_starts_no_process(threads: int, chars: int, caplog: pytest.LogCaptureFixture) -> None:
-    builders = Builders(None, threads, waited_for=Workers(False, ("/does/not/exist",)))
+    builders = Builders(None, threads, workers=Workers(("/does/not/exist",)))
     (built,) = builders.compile_texts(["#" * chars], AVX2, urgent=True)
     assert isinstance(built, Failure)  # it was looked at here
     assert "built in this process" not in caplog.text  # not for want of a worker
@@ -164,7 +164,7 @@ def test_small_urgent_work_starts_no_process(threads: int, chars: int, caplog: p
 def test_large_urgent_work_goes_to_workers() -> None:
     workers = fake("good")
     text = "#" * 100_000
-    builders = Builders(None, 2, waited_for=workers)
+    builders = Builders(None, 2, workers=workers)
     assert codes(builders.compile_texts([text], AVX2, urgent=True)) == [text.encode()]
     assert codes(builders.compile_texts(["small"], AVX2, urgent=True)) == [b"small"]  # now that there is one
     workers.rest()

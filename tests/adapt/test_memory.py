@@ -15,7 +15,8 @@ from tests.store.samples import perceptron, saved
 import tierup
 from tierup.adapt import planning, tiering
 from tierup.adapt.memory import place_of
-from tierup.store.learned import FILE, Store
+from tierup.store.learned import Store
+from tierup.store.place import FILE
 from tierup.store.rows import Decision, Machine, Measurement, Recipe
 
 

@@ -17,7 +17,7 @@ from tierup.adapt import proofs
 from tierup.adapt.builders import Builders
 from tierup.adapt.messages import REPLIES, Failure, Inbox, PlacedCase, PlannedModel, Prove, Reply, fits, pack
 from tierup.adapt.proof import Proof, Refusal
-from tierup.adapt.proofs import Verdicts, placed_cases, refusals_of
+from tierup.adapt.proofs import Verdicts, in_workers, placed_cases, refusals_of
 from tierup.adapt.prove import prove_job
 from tierup.adapt.workers import Workers
 from tierup.codegen.objects import build
@@ -36,7 +36,7 @@ def planned() -> tuple[tuple[PlacedCase, ...], list[TileProgram]]:
 
 @pytest.fixture(scope="module")
 def workers() -> Iterator[Workers]:
-    made = Workers(idle=False)
+    made = Workers()
     yield made
     made.rest()
 
@@ -110,10 +110,10 @@ def test_a_kernel_that_cannot_be_tried_is_refused() -> None:
 
 
 def test_without_workers_this_process_proves(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    broken = Workers(False, ("/does/not/exist",))
-    monkeypatch.setattr(proofs, "run_all_in_background", lambda jobs, **limits: broken.run(jobs, at_most=1))
+    broken = Workers(("/does/not/exist",))
+    monkeypatch.setattr(proofs, "run_jobs", lambda jobs, **limits: broken.run(jobs, at_most=1))
     cases, programs = planned()
-    assert refusals_of(cases, build(programs, HOST), HOST, verdicts=Verdicts()) == []
+    assert refusals_of(cases, build(programs, HOST), HOST, in_workers(1), verdicts=Verdicts()) == []
     assert "kernels are proved in this process: no worker could be started" in caplog.text
 
 

@@ -115,6 +115,28 @@ def test_worth_is_what_is_saved_for_what_it_costs() -> None:
     assert worth(2, QUIET, Demand(99, 0.01, 0.25, 64), 9.0, 2.0) == pytest.approx(value / 2)
 
 
+def test_a_climb_presses_while_the_baseline_is_called_a_lot(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr("tierup.adapt.background.monotonic", lambda: clock[0])
+    model, closing = Fake("model", QUIET), Fake("closing", QUIET, (((1, 2),),))
+    for one in (model, closing):
+        one.climb.queued()
+        assert not one.climb.presses()  # nobody calls
+    clock[0] = 2.0
+    model.now = closing.now = Demand(100, 0.01, 1.0, 64)  # half of the time
+    assert model.climb.presses()
+    assert not closing.climb.presses()  # it would save a tenth of that
+    clock[0] = 20.0
+    assert not model.climb.presses()  # no more calls since
+
+
+def test_a_climb_of_unknown_demand_presses_when_somebody_waits() -> None:
+    model = Fake("model", QUIET)
+    assert not model.climb.presses()
+    model.progress.awaited = 1
+    assert model.climb.presses()
+
+
 def test_a_job_is_stale_only_when_enough_calls_say_so() -> None:
     assert why_stale(QUIET, Demand(100, 0.0, 0.0, 64))
     assert not why_stale(QUIET, Demand(10, 0.0, 0.0, 64))  # too few since it was queued

@@ -21,7 +21,7 @@ import tierup
 from tierup.adapt import planning, tiering
 from tierup.adapt.background import NO_TARGET, Background, Climb
 from tierup.adapt.builders import Built
-from tierup.adapt.messages import Failure, Job, Reply
+from tierup.adapt.messages import Failure, Job
 from tierup.adapt.tiering import Refusal, tier_up_quietly
 from tierup.adapt.workers import WorkersUnavailable
 
@@ -41,16 +41,16 @@ class Gate:
         self._real = real
         self.reached, self.open = threading.Event(), threading.Event()
 
-    def __call__(self, job: Job, *rest: Any) -> Reply:
+    def __call__(self, jobs: Sequence[Job], **rest: Any) -> Any:
         self.reached.set()
         assert self.open.wait(60)
-        return self._real(job, *rest)
+        return self._real(jobs, **rest)
 
 
 @pytest.fixture
 def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
-    held = Gate(tiering.run_in_background)
-    monkeypatch.setattr(tiering, "run_in_background", held)
+    held = Gate(tiering.run_jobs)
+    monkeypatch.setattr(tiering, "run_jobs", held)
     yield held
     held.open.set()
 
@@ -144,7 +144,7 @@ def wait_for_background(folder: Path) -> None:
 def test_a_worker_that_fails_leaves_the_baseline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(tiering, "run_in_background", lambda *_: Failure("the planner has a cold"))
+    monkeypatch.setattr(tiering, "run_jobs", lambda *_, **__: [Failure("the planner has a cold")])
     loaded = tierup.load(saved(tmp_path, perceptron()), config=settings(tmp_path))
     report = loaded.settle(timeout_s=120).to_dict()
     assert (report["tier"], report["settled"], report["reason"]) == (0, True, "the planner has a cold")
@@ -165,10 +165,10 @@ def test_an_error_in_the_background_leaves_the_baseline(
 
 
 def test_without_workers_the_plan_is_made_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def none(*_: Any) -> Reply:
+    def none(*_: Any, **__: Any) -> Any:
         raise WorkersUnavailable("no processes today")
 
-    monkeypatch.setattr(tiering, "run_in_background", none)
+    monkeypatch.setattr(tiering, "run_jobs", none)
     loaded = tierup.load(saved(tmp_path, perceptron()), config=settings(tmp_path))
     assert loaded.settle(timeout_s=120).tier == 1
     assert len(entries(tmp_path)) == 1

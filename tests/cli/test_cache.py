@@ -13,7 +13,8 @@ from tests.store.samples import entries, perceptron, saved, settings
 import tierup
 from tierup.adapt.memory import place_of
 from tierup.cli.cache import clear_caches, explain_cache, list_caches, verify_caches
-from tierup.store.learned import FILE, Store
+from tierup.store.learned import Store
+from tierup.store.place import FILE
 from tierup.store.plans import Plans, cache_parts
 from tierup.store.rows import Decision, Machine, Quarantine, Region, RegionProfile
 from tierup.store.source import open_source

@@ -27,8 +27,9 @@ from tierup.adapt.memory import MEMORY
 from tierup.adapt.messages import Failure
 from tierup.events import Compared, StoreIgnored
 from tierup.lower.parse import parse_program
-from tierup.store.learned import FILE, Store
+from tierup.store.learned import Store
 from tierup.store.objects import ObjectCache
+from tierup.store.place import FILE
 
 Inject = Callable[[int, Path, pytest.MonkeyPatch], Outcome]
 HANGING_S = 2.5  # what takes longer hangs; the same machine also runs other tests
@@ -77,7 +78,7 @@ def inject_kills(times: int, folder: Path, patch: pytest.MonkeyPatch) -> Outcome
     def kill() -> None:
         nonlocal kills
         while kills < times and not over.wait(draw.uniform(0, 0.6)):
-            for worker in list(builders._BACKGROUND._all):
+            for worker in list(builders._WORKERS._all):
                 if worker.ready and worker.task is not None:
                     with suppress(OSError):
                         os.kill(worker.process.pid, signal.SIGKILL)
@@ -117,8 +118,8 @@ def inject_memory_limit(times: int, folder: Path, patch: pytest.MonkeyPatch) -> 
             climbs += 1
             said = bench.climb_afresh() or said
             bench.back()
-            builders._BACKGROUND.rest()
-            builders._BACKGROUND._unavailable = None  # too little to start with is tried again, too
+            builders._WORKERS.rest()
+            builders._WORKERS._unavailable = None  # too little to start with is tried again, too
         return bench.outcome("memory limit", injected, 0, said)
 
 

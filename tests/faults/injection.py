@@ -131,26 +131,27 @@ class Bench:
     def use_workers(self, **settings: Any) -> None:
         """From now on jobs go to workers with these limits, which are in nobody's way, but not idle either: other tests
         may run on every core."""
-        workers = builders._BACKGROUND
+        workers = builders._WORKERS
         MEMORY.wait(60)  # what is busy would come back with the limits that it has
         workers.rest()
-        self.patch.setattr(workers, "_idle_priority", False)
+        self.patch.setattr("tierup.adapt.workers._Worker.step_back", lambda worker: None)
         command = (sys.executable, "-P", str(CHANGED), json.dumps(settings))
         self.patch.setattr(workers, "_command", command)
 
     def plan_once(self) -> None:
         """Make each plan once: the fault is in what comes behind."""
-        real = tiering.run_in_background
+        real = tiering.run_jobs
 
-        def run(job: Job, *rest: Any) -> Reply:
+        def run(jobs: Sequence[Job], **rest: Any) -> list[Reply]:
+            (job,) = jobs
             if not isinstance(job, PlanModel):
-                return real(job, *rest)
+                return real(jobs, **rest)
             key = tuple(job.refused)
             if key not in self._plans:
-                self._plans[key] = real(job, *rest)
-            return self._plans[key]
+                (self._plans[key],) = real(jobs, **rest)
+            return [self._plans[key]]
 
-        self.patch.setattr(tiering, "run_in_background", run)
+        self.patch.setattr(tiering, "run_jobs", run)
 
     def climb(self) -> str:
         """One climb, waited for; why the model did not get further."""
@@ -203,7 +204,7 @@ class Bench:
                 yield
         finally:
             MEMORY.wait(60)
-            builders._BACKGROUND.rest()
+            builders._WORKERS.rest()
 
 
 def run_fault(
@@ -215,7 +216,7 @@ def run_fault(
     finally:
         patch.undo()
         MEMORY.wait(60)
-        builders._BACKGROUND.rest()
+        builders._WORKERS.rest()
 
 
 HEAD = ("fault", "injected", "requests", "lost", "wrong", "served", "found after", "recovers", "said")

@@ -23,7 +23,7 @@ FAKE = Path(__file__).parent.parent / "adapt" / "fake_worker.py"
 
 
 def fake(behaviour: str, **options: Any) -> Workers:
-    return Workers(False, (sys.executable, str(FAKE), emitter_version(), behaviour), **options)
+    return Workers((sys.executable, str(FAKE), emitter_version(), behaviour), **options)
 
 
 @pytest.fixture
@@ -53,6 +53,33 @@ def gone(watch: int, timeout_s: float = 20) -> bool:
     poll = select.poll()
     poll.register(watch, select.POLLIN)
     return bool(poll.poll(timeout_s * 1000))
+
+
+def test_a_worker_steps_back_once_and_for_all(started: Any) -> None:
+    """So a job that presses gets another one, and does not wait for one that may not get on."""
+    workers = started("good")
+    workers.run([job("a")], at_most=1, presses=True)
+    (pressing,) = pids(workers)
+    assert os.sched_getscheduler(pressing) == os.SCHED_OTHER
+    workers.run([job("b")], at_most=1)
+    assert pids(workers) == [pressing]
+    assert {os.sched_getscheduler(int(thread)) for thread in os.listdir(f"/proc/{pressing}/task")} == {os.SCHED_IDLE}
+    ended = os.pidfd_open(pressing)
+    workers.run([job("c")], at_most=1, presses=lambda: True)
+    (other,) = pids(workers)
+    assert (other != pressing, os.sched_getscheduler(other), gone(ended)) == (True, os.SCHED_OTHER, True)
+    assert workers.lost == 0
+
+
+def test_a_worker_is_there_before_the_first_job(started: Any) -> None:
+    workers = started("good")
+    workers.prepare()
+    (first,) = pids(workers)
+    workers.prepare()
+    assert workers.run([job("a")], at_most=1, presses=True) == [Compiled((b"a",))]
+    assert pids(workers) == [first]
+    assert started("stillborn").run([], at_most=1) == []
+    Workers(("/does/not/exist",)).prepare()  # what comes of that is told to whoever has a job
 
 
 def test_replies_come_in_the_order_of_the_jobs(started: Any) -> None:
@@ -132,7 +159,7 @@ def test_workers_that_do_not_start(started: Any, behaviour: str) -> None:
 
 def test_a_program_that_is_not_there() -> None:
     with pytest.raises(WorkersUnavailable, match="no worker could be started"):
-        Workers(False, ("/does/not/exist",)).run([job("a")], at_most=1)
+        Workers(("/does/not/exist",)).run([job("a")], at_most=1)
 
 
 def test_threads_share_the_workers(started: Any) -> None:
@@ -214,7 +241,7 @@ def test_workers_end_with_a_killed_parent(state: str, heir: str) -> None:
 
 def test_a_worker_that_cannot_watch_ends_by_its_own_clock() -> None:
     """The real worker's timer works without any thread of Python's."""
-    body = "import sys; sys.argv = ['', '0', '0', 'normal']\n"
+    body = "import sys; sys.argv = ['', '0', '0', 'any']\n"
     body += "import tierup.adapt.worker as worker, socket\n"
     body += "worker.watch_parent = lambda *_: None\n"
     body += "worker._ANSWERS[worker.Compile] = lambda job: exec('while True: pass')\n"

@@ -11,9 +11,10 @@ import pytest
 from tierup.ir.build import GraphBuilder
 from tierup.ir.graph import Attrs, Graph, Weights
 from tierup.ir.types import Array, DType, dtype_from_numpy
-from tierup.plan.forms import LOOKUPS, VIEWS
+from tierup.plan.forms import VIEWS
 from tierup.plan.regions import ELEMENTWISE, PLACES, REDUCTIONS, SCANS, SCATTERS
 from tierup.plan.spaces import ARG_REDUCTIONS, PARTED, POOLS
+from tierup.reference.bind import LOOKUPS
 from tierup.reference.bound_rules import RULES
 from tierup.reference.bounds import (
     EPS,
@@ -41,6 +42,19 @@ def test_a_known_number_rounded_once_is_known() -> None:
     again = Maker([1.00390625, 2.0])
     value = again.op("cast", again.rounded(again.inputs[0]), to=DType.BF16.code, saturate=1)
     assert (again.bounded(value).own > 0).all()
+
+
+def test_what_is_only_looked_up_in_is_not_widened() -> None:
+    table, places = np.zeros((1 << 16, 16), np.float32), np.array([3, 5])
+    table[3] = 0.1
+    m = Maker(table, places)
+    found = m.op("gather", *m.inputs, axis=0)
+    tracemalloc.start()
+    y = m.bounded(found)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert (y.value.dtype, y.value[0, 0], y.value[1, 0]) == (np.float64, float(np.float32(0.1)), 0.0)
+    assert peak < table.nbytes
 
 
 def test_products_of_bf16_are_judged_as_f32() -> None:

@@ -26,6 +26,7 @@ from tierup.adapt import builders
 from tierup.adapt.background import BACKGROUND
 from tierup.adapt.memory import MEMORY
 from tierup.adapt.sampling import SAMPLER
+from tierup.adapt.workers import _Worker
 from tierup.events import Built, RolledBack, Swapped
 
 CALLERS = 4
@@ -110,7 +111,7 @@ class Outcome:
 
 def soak(seconds: float, folder: Path, say: Callable[[str], None] = lambda text: None) -> Outcome:
     """Traffic for so many seconds, and a look at what it left."""
-    builders._BACKGROUND._idle_priority = False  # other tests may take every core, and idle workers would wait for them
+    _Worker.step_back = lambda worker: None  # type: ignore[method-assign]  # other tests may take every core
     every = [_start(network, folder) for network in networks()]
     stop, phase = threading.Event(), [0]
     threads = [threading.Thread(target=_serve, args=(every, stop, phase, seed)) for seed in range(CALLERS)]
@@ -157,8 +158,7 @@ def _outcome(every: list[Traffic], resident: list[tuple[float, int]]) -> Outcome
     _wait_for_the_queue()
     SAMPLER.wait(60)
     MEMORY.wait(60)
-    builders._BACKGROUND.rest()
-    builders._WAITED_FOR.rest()
+    builders._WORKERS.rest()
     workers = workers_left()
     if workers:
         findings.append(f"workers are left: {workers}")

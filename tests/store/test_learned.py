@@ -16,7 +16,8 @@ import pytest
 from tierup.errors import StoreError
 from tierup.profile.machine import Machines
 from tierup.store.build_cost import BuildCost
-from tierup.store.learned import FILE, Store
+from tierup.store.learned import Store
+from tierup.store.place import FILE
 from tierup.store.rows import Decision, Machine, Measurement, Profile, Quarantine, Recipe, Region, RegionProfile, Row
 
 ROWS: list[Row] = [

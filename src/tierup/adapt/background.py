@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 NO_TARGET = "kernels need a processor with AVX2 and FMA, or NEON; this one has neither"
 _FIRST_CALL_S = 0.5  # what a model is given to answer its first call in
+_PRESSING_CORES = 0.25  # saved: then one core for the seconds that building takes is soon made up for
 _CLOSED = "the model was closed or frozen before its kernels were ready"
 _FORKED = "the process was forked while kernels were being built; load the model again in the child"
 
@@ -114,6 +115,16 @@ class Climb:
             return self.progress.awaited > 0, 0.0
         waited_s = monotonic() - self._queued_s
         return self.progress.awaited > 0, worth(self.tier, self._queued, now, waited_s, cost.core_s)
+
+    def presses(self) -> bool:
+        """Whether workers for it take their turns with calls, instead of waiting until nobody else wants a core: what
+        answers until they are done takes so much more than it has to."""
+        from tierup.adapt.worth import saved_cores
+
+        now = self.demand()
+        if self.progress.awaited or self._queued is None or now is None:
+            return self.progress.awaited > 0
+        return saved_cores(self.tier, self._queued, now, monotonic() - self._queued_s) >= _PRESSING_CORES
 
     def origin(self) -> Origin:
         """Where the model comes from; Stopped if nobody needs to know any more."""

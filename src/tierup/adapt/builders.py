@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tierup.adapt.messages import Compile, Compiled, Failure, Job, Reply
-from tierup.adapt.workers import JOB_LIMIT_S, AtMost, Told, Workers, WorkersUnavailable
+from tierup.adapt.workers import JOB_LIMIT_S, AtMost, Presses, Told, Workers, WorkersUnavailable
 from tierup.codegen.target import Target
 from tierup.errors import TierupError
 from tierup.store.objects import ObjectCache, ObjectKey, object_key
@@ -30,9 +30,7 @@ _BATCH = 8  # as many as `codegen.objects` puts into one object
 
 _log = logging.getLogger(__name__)
 
-# One set of each priority in a process, however many models there are.
-_WAITED_FOR = Workers(idle=False)
-_BACKGROUND = Workers(idle=True)
+_WORKERS = Workers()  # one set in a process, however many models there are
 
 
 class BuildError(TierupError):
@@ -56,24 +54,25 @@ class Counters(msgspec.Struct):
 
 class Builders:
     """Builds kernels for one configuration: in at least `threads` batches, by as many workers, or as `at_most` allows.
-    `told` hears what each batch took. Threads may share it."""
+    `told` hears what each batch took, `presses` says whether it is worth a core that calls could use. Threads may share
+    it."""
 
     def __init__(
         self,
         cache: ObjectCache | None,
         threads: int,
-        waited_for: Workers = _WAITED_FOR,
-        background: Workers = _BACKGROUND,
+        workers: Workers = _WORKERS,
         limit_s: float = JOB_LIMIT_S,
         at_most: AtMost | None = None,
         told: Told | None = None,
+        presses: Presses = False,
     ) -> None:
         self._at_most: AtMost = threads if at_most is None else at_most
-        self._told = told
+        self._told, self._presses = told, presses
         self.cache, self.counters = cache, Counters()
         self._counting = threading.Lock()
         self._threads, self._limit_s = threads, limit_s
-        self._waited_for, self._background = waited_for, background
+        self._workers = workers
 
     def compile(
         self, programs: Sequence[TileProgram], target: Target, *, urgent: bool = False
@@ -115,28 +114,29 @@ class Builders:
     def _build(self, texts: Sequence[str], target: Target, urgent: bool) -> Sequence[bytes | Failure]:
         if not texts:
             return []
-        workers = self._waited_for if urgent else self._background
-        if not urgent or not self._better_here(texts, workers):
+        if not urgent or not self._better_here(texts):
             try:
-                return self._build_apart(texts, target, workers)
+                return self._build_apart(texts, target, urgent or self._presses)
             except WorkersUnavailable as error:
                 _log.warning("kernels are built in this process: %s", error)
         from tierup.adapt.compiling import compile_texts
 
         return compile_texts(texts, target)
 
-    def _better_here(self, texts: Sequence[str], workers: Workers) -> bool:
-        small = sum(map(len, texts)) <= IN_PROCESS_CHARS and not workers.running
+    def _better_here(self, texts: Sequence[str]) -> bool:
+        small = sum(map(len, texts)) <= IN_PROCESS_CHARS and not self._workers.running
         return small or self._threads == 1
 
-    def _build_apart(self, texts: Sequence[str], target: Target, workers: Workers) -> list[bytes | Failure]:
+    def _build_apart(self, texts: Sequence[str], target: Target, presses: Presses) -> list[bytes | Failure]:
         """In workers. What fails with others is tried alone, so that one program costs only itself."""
         results: dict[str, bytes | Failure] = {}
         batches = split(texts, self._threads)
         while batches:
             jobs = [Compile(tuple(batch), target) for batch in batches]
             failed: list[list[str]] = []
-            replies = workers.run(jobs, at_most=self._at_most, limit_s=self._limit_s, told=self._told)
+            replies = self._workers.run(
+                jobs, at_most=self._at_most, limit_s=self._limit_s, told=self._told, presses=presses
+            )
             for batch, reply in zip(batches, replies, strict=True):
                 if isinstance(reply, Compiled):
                     results.update(zip(batch, reply.codes, strict=True))
@@ -148,18 +148,22 @@ class Builders:
         return [results[text] for text in texts]
 
 
-def run_in_background(job: Job, told: Told | None = None) -> Reply:
-    """Have any one job done by a worker that steps back for others; `told` hears what it took. WorkersUnavailable if
-    there is none."""
-    (reply,) = _BACKGROUND.run([job], at_most=1, told=told)
-    return reply
-
-
-def run_all_in_background(
-    jobs: Sequence[Job], *, at_most: AtMost, limit_s: float = JOB_LIMIT_S, told: Told | None = None
+def run_jobs(
+    jobs: Sequence[Job],
+    *,
+    at_most: AtMost = 1,
+    limit_s: float = JOB_LIMIT_S,
+    told: Told | None = None,
+    presses: Presses = False,
 ) -> list[Reply]:
-    """The same for several jobs, with at most so many workers at once and so many seconds for each."""
-    return _BACKGROUND.run(jobs, at_most=at_most, limit_s=limit_s, told=told)
+    """Have any jobs done by workers, at most so many at once and in so many seconds each; `told` hears what each took.
+    They step back for calls unless the jobs press. WorkersUnavailable if there are none."""
+    return _WORKERS.run(jobs, at_most=at_most, limit_s=limit_s, told=told, presses=presses)
+
+
+def prepare_worker() -> None:
+    """Have a worker ready when a model that is being loaded needs to be planned."""
+    _WORKERS.prepare()
 
 
 def codes(results: Sequence[Built | Failure]) -> list[bytes]:

@@ -68,7 +68,7 @@ def draw_inputs(
             elif dtype not in COMPUTED:  # they are only moved
                 drawn = draw.integers(0, 2, count).astype(dtype.numpy)
             elif style == "simple" and dtype is not DType.BOOL:
-                drawn = draw.choice(_simple(sized.case, dtype), count)
+                drawn = np.resize(draw.choice(_simple(sized.case, dtype), min(count, _TABLE)), count)
             else:
                 drawn = _elements(draw, dtype, count, style, density)
             found[value] = drawn.reshape(shape)

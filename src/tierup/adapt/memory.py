@@ -83,12 +83,12 @@ class Memory:
 
 def _write(place: str, rows: tuple[Row, ...]) -> str:
     """Have a worker write them; why it did not, if it did not."""
-    from tierup.adapt.builders import run_all_in_background
+    from tierup.adapt.builders import run_jobs
     from tierup.adapt.messages import Failure, Remember
     from tierup.adapt.workers import WorkersUnavailable
 
     try:
-        (reply,) = run_all_in_background([Remember(place, rows)], at_most=1, limit_s=_LIMIT_S)
+        (reply,) = run_jobs([Remember(place, rows)], limit_s=_LIMIT_S)
     except WorkersUnavailable as error:
         return str(error)
     except Exception as error:  # whatever it is, nothing hangs on it

@@ -30,6 +30,7 @@ from tierup.runtime.compiled import Compiled, compile_plan
 from tierup.runtime.describe import about_record
 from tierup.runtime.executable import weights_of
 from tierup.runtime.progress import Signature
+from tierup.store.place import is_new
 from tierup.store.plans import Plans
 from tierup.store.records import MODEL, AboutRecord, EntryRecord, dtype_codes, known_dtype, plan_record
 from tierup.store.rows import Decision
@@ -107,7 +108,7 @@ def plan_model(job: PlanModel) -> PlannedModel:
         raise ModelError(f"'{job.path}' is not the file that it was")
     plans = Plans(job.cache_dir, job.threads)
     key = decision_key(plans.full_parts(source, job.parts), job.signatures)
-    if job.store:
+    if job.store and not is_new(job.store):
         _check_not_turned_away(job.store, key)
     _allow_bytes(2 * source.size_bytes)
     imported = load_onnx(job.path)

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from tierup.adapt.builders import run_all_in_background
+from tierup.adapt.builders import run_jobs
 from tierup.adapt.messages import Failure, PlacedCase, Prove, Reply
 from tierup.adapt.proof import REASON_LIMIT_CHARS, Proof, Refusal
-from tierup.adapt.workers import AtMost, Told, WorkersUnavailable
+from tierup.adapt.workers import AtMost, Presses, Told, WorkersUnavailable
 from tierup.codegen.target import Target
 from tierup.logs import logger
 from tierup.store.records import KernelError
@@ -76,10 +76,8 @@ def refusals_of(
     cases: Sequence[PlacedCase],
     codes: Sequence[bytes],
     target: Target,
+    run: Run,
     *,
-    workers: AtMost = 1,
-    told: Told | None = None,
-    run: Run | None = None,
     verdicts: Verdicts = VERDICTS,
     errors: dict[int, KernelError] | None = None,
 ) -> list[Refusal]:
@@ -89,7 +87,7 @@ def refusals_of(
     }
     keys = {place: _key(job) for place, job in jobs.items()}
     untried = [place for place in jobs if verdicts.get(keys[place]) is None]
-    replies = (run or _in_workers(workers, told))([jobs[place] for place in untried])
+    replies = run([jobs[place] for place in untried])
     for place, reply in zip(untried, replies, strict=True):
         assert isinstance(reply, Proof | Failure)  # the only replies that fit such a job
         verdicts.put(keys[place], reply)
@@ -105,12 +103,14 @@ def refusals_of(
     return refusals
 
 
-def _in_workers(workers: AtMost, told: Told | None) -> Run:
+def in_workers(workers: AtMost, told: Told | None = None, presses: Presses = False) -> Run:
+    """Has kernels proved by so many workers at once; `told` hears what each job took."""
+
     def run(jobs: Sequence[Prove]) -> Sequence[Reply]:
         if not jobs:
             return ()
         try:
-            return run_all_in_background(jobs, at_most=workers, limit_s=LIMIT_S, told=told)
+            return run_jobs(jobs, at_most=workers, limit_s=LIMIT_S, told=told, presses=presses)
         except WorkersUnavailable as error:
             log.warning("kernels are proved in this process: %s", error)
         from tierup.adapt.prove import prove_job

@@ -98,7 +98,7 @@ class Sampler:
 
 def _checked(sample: Sample, source: Source, config: Config) -> CheckedCall | str:
     """What a worker found, or why it did not."""
-    from tierup.adapt.builders import run_all_in_background
+    from tierup.adapt.builders import run_jobs
     from tierup.adapt.messages import CheckCall, CheckedCall, Failure
     from tierup.adapt.tiering import as_file
     from tierup.adapt.workers import WorkersUnavailable
@@ -107,7 +107,7 @@ def _checked(sample: Sample, source: Source, config: Config) -> CheckedCall | st
     try:
         with as_file(source, Plans(config.cache_path).folder) as (path, stamp):
             job = CheckCall(path, stamp, sample.inputs, sample.outputs, config.precision)
-            (reply,) = run_all_in_background([job], at_most=1, limit_s=LIMIT_S)
+            (reply,) = run_jobs([job], limit_s=LIMIT_S)
     except (WorkersUnavailable, OSError, ValueError) as error:
         return str(error)
     if isinstance(reply, Failure):

@@ -15,14 +15,14 @@ from contextlib import contextmanager, suppress
 import msgspec
 
 from tierup.adapt.background import NO_TARGET, Climb, Stopped
-from tierup.adapt.builders import Builders, Built, run_all_in_background, run_in_background
+from tierup.adapt.builders import Builders, Built, run_jobs
 from tierup.adapt.compare import log_of, verdict
 from tierup.adapt.costs import COSTS
 from tierup.adapt.learn import decision_row, kernel_rows, machine_row, trial_rows
 from tierup.adapt.memory import MEMORY, place_of
 from tierup.adapt.messages import Failure, PlacedCase, PlanModel, PlannedModel, Recall, Recalled, TriedPlan, TryPlan
 from tierup.adapt.proof import Refusal
-from tierup.adapt.proofs import placed_cases, refusals_of
+from tierup.adapt.proofs import in_workers, placed_cases, refusals_of
 from tierup.adapt.refusing import Refusing, in_quarantine, not_built
 from tierup.adapt.room import Room
 from tierup.adapt.workers import WorkersUnavailable
@@ -39,6 +39,7 @@ from tierup.runtime.kernels import publish_code
 from tierup.runtime.progress import Serving
 from tierup.runtime.warm import restore
 from tierup.store.objects import ObjectCache, program_digest
+from tierup.store.place import is_new
 from tierup.store.plans import Plans, cache_parts
 from tierup.store.private import make_private, write_whole
 from tierup.store.records import EntryRecord, KernelError, KernelRecord
@@ -222,7 +223,7 @@ def _plan_apart(source: Source, climb: Climb, refusing: Refusing) -> tuple[Entry
         parts = cache_parts(config.precision)
         where = path, stamp, config.cache_path, parts, config.threads
         job = PlanModel(*where, climb.signatures, store, config.precision, refusing.reasons)
-        reply = run_in_background(job, climb.ledger.add)
+        (reply,) = run_jobs([job], told=climb.ledger.add, presses=climb.presses)
     if isinstance(reply, Failure):
         raise NotBetter(reply.reason)
     assert isinstance(reply, PlannedModel)  # the only other reply that fits such a job
@@ -279,7 +280,7 @@ def _build(climb: Climb, texts: Sequence[str], target: Target, urgent: bool = Fa
     began_s = time.monotonic()
     at_most = config.threads if urgent else _room(climb)
     cache = ObjectCache(config.cache_dir / "objects")
-    builders = Builders(cache, config.threads, at_most=at_most, told=climb.ledger.add)
+    builders = Builders(cache, config.threads, at_most=at_most, told=climb.ledger.add, presses=climb.presses)
     try:
         results = builders.compile_texts(texts, target, urgent=urgent)
     finally:
@@ -293,20 +294,18 @@ def _build(climb: Climb, texts: Sequence[str], target: Target, urgent: bool = Fa
 
 def _in_workers(cases: Sequence[PlacedCase], target: Target, climb: Climb, errors: dict[int, KernelError]) -> Prove:
     """Proves the kernels of a plan in processes that calls do not wait for; `errors` takes what was measured."""
-    room, told = _room(climb), climb.ledger.add
-    return lambda texts, kernels: refusals_of(
-        cases, [kernel.code for kernel in kernels], target, workers=room, told=told, errors=errors
-    )
+    run = in_workers(_room(climb), climb.ledger.add, climb.presses)
+    return lambda texts, kernels: refusals_of(cases, [kernel.code for kernel in kernels], target, run, errors=errors)
 
 
 def _quarantined(climb: Climb, kernels: Sequence[Built]) -> tuple[Quarantine, ...]:
     """What is known against these kernels from before. A store that does not work knows of nothing."""
-    if not climb.config.adapt:
+    if not climb.config.adapt or is_new(place_of(climb.config)):
         return ()
     machine = "" if COSTS.recalled else machine_row().key
     job = Recall(place_of(climb.config), tuple(dict.fromkeys(kernel.key for kernel in kernels)), machine)
     try:
-        (reply,) = run_all_in_background([job], at_most=1, limit_s=_STORE_LIMIT_S)
+        (reply,) = run_jobs([job], limit_s=_STORE_LIMIT_S, presses=climb.presses)
     except WorkersUnavailable as error:
         reply = Failure(str(error))
     if isinstance(reply, Failure):
@@ -376,7 +375,7 @@ def _time_apart(climb: Climb, source: Source, entry: EntryRecord) -> tuple[Compa
         threads, incumbent = config.threads, climb.incumbent
         job = TryPlan(path, stamp, config.cache_path, parts, threads, content, incumbent, calls, TRIAL_S)
         try:
-            (reply,) = run_all_in_background([job], at_most=1, limit_s=_TRIAL_LIMIT_S, told=climb.ledger.add)
+            (reply,) = run_jobs([job], limit_s=_TRIAL_LIMIT_S, told=climb.ledger.add, presses=climb.presses)
         except WorkersUnavailable as error:
             return str(error)
     if isinstance(reply, Failure):

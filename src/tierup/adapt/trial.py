@@ -23,6 +23,9 @@ from tierup.lower.kernel import Kernel, Panels
 from tierup.plan.regions import RECURRENCES
 from tierup.runtime.constants import pack_panels
 
+# Tables of many megabytes are compared, too: NumPy would make as many bools first.
+_COMPARE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
+_MEMCMP = _COMPARE(("memcmp", ctypes.CDLL(None)))
 _KERNEL = ctypes.CFUNCTYPE(
     ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64
 )
@@ -177,14 +180,20 @@ def overwrites(sized: Sized) -> dict[ValueId, ValueId]:
 
 
 class _Area:
-    """Bytes on a 64-byte border, or `shift` bytes behind one, with a zone on either side."""
+    """Bytes on a 64-byte border, or `shift` bytes behind one, with a zone on either side; `content` lies between."""
 
-    def __init__(self, count: int, shift: int = 0) -> None:
-        raw = np.full(count + 2 * _ZONE_BYTES + _ALIGNMENT + shift, _ZONE, np.uint8)
+    def __init__(self, count: int, shift: int = 0, content: Array | None = None) -> None:
+        raw = np.empty(count + 2 * _ZONE_BYTES + _ALIGNMENT + shift, np.uint8)
         begin = _ZONE_BYTES + -(raw.ctypes.data + _ZONE_BYTES) % _ALIGNMENT + shift
         self._before, self.bytes = raw[:begin], raw[begin : begin + count]
         self._behind = raw[begin + count :]
+        self._before[:], self._behind[:] = _ZONE, _ZONE
+        self.bytes[:] = _ZONE if content is None else content
         self.address = raw.ctypes.data + begin
+
+    def holds(self, content: Array) -> bool:
+        """Whether these bytes, as many, lie there."""
+        return bool(_MEMCMP(self.address, content.ctypes.data, content.size) == 0)
 
     def trespass(self) -> str | None:
         """Where something was written outside."""
@@ -261,9 +270,7 @@ class Trial:
         if isinstance(buffer, Panels):
             array, shift = pack_panels(array, buffer.width, form=buffer.form), 0
         flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        area = _Area(flat.size, shift * array.dtype.itemsize)
-        area.bytes[:] = flat
-        return area, flat
+        return _Area(flat.size, shift * array.dtype.itemsize, flat), flat
 
     def _room(self, value: ValueId) -> _Area:
         return self._held[self._shared[value]][0] if value in self._shared else _Area(self.sized.bytes_of(value))
@@ -327,7 +334,7 @@ class Trial:
             if side is not None:
                 return f"it writes {side} its scratch of {call.scratch.bytes.size} bytes"
         for buffer, (area, before) in self._held.items():
-            if buffer not in self._shared.values() and not np.array_equal(area.bytes, before):
+            if buffer not in self._shared.values() and not area.holds(before):
                 return f"it writes to buffer '{names[id(area)]}', which it may only read"
         return None
 

@@ -1,7 +1,8 @@
-"""A worker process: `python -m tierup.adapt.worker CHANNEL PARENT PRIORITY`, started by `workers.py`.
+"""A worker process: `python -m tierup.adapt.worker CHANNEL PARENT plan|any`, started by `workers.py`.
 
-It takes requests from the socket CHANNEL one after another and answers each. It ends with its parent, whatever it is
-doing then, and a timer of the kernel's ends it in a job that takes too long, even if Python can run no thread any more.
+It takes requests from the socket CHANNEL one after another and answers each; `plan` says what the first will be for. It
+ends with its parent, whatever it is doing then, and a timer of the kernel's ends it in a job that takes too long, even
+if Python can run no thread any more.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
@@ -54,14 +54,14 @@ _MEMORY_BYTES = 4 << 30  # at least: LLVM needs some hundred MiB for the largest
 
 def main() -> None:
     """Answer requests until the parent is gone."""
-    channel, parent, priority = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]), sys.argv[3]
+    channel, parent, first = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]), sys.argv[3]
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the thread that started us may have had its own ideas
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     watch_parent(channel, parent)
-    if priority == "idle":
-        _step_back()
     _limit_memory()
     channel.sendall(pack(Ready(emitter_version())))
+    if first == "plan":
+        import tierup.adapt.planning  # noqa: F401  # while the parent still reads the model
     for request in receive(channel):
         signal.setitimer(signal.ITIMER_PROF, request.limit_s)
         meter = Meter()
@@ -163,13 +163,6 @@ def _limit_memory() -> None:
     wanted, most = used + max(_MEMORY_BYTES, half), resource.getrlimit(resource.RLIMIT_DATA)[1]
     resource.setrlimit(resource.RLIMIT_DATA, (wanted if most == resource.RLIM_INFINITY else min(wanted, most), most))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash is expected, and written down elsewhere
-
-
-def _step_back() -> None:
-    """Run only where nobody else wants to."""
-    os.nice(19)
-    with suppress(OSError):  # some containers forbid it; niceness is most of it
-        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
 """Worker processes, as their parent sees them: jobs in, replies out, whatever happens to a worker.
 
 Processes are started when they are needed, at most as many as a run asks for, and given back when nothing was asked of
-them for a while. They share nothing with this process but a socket each. One that dies, or says what cannot be an
+them for a while. A job that can wait is done by a worker that has stepped back: it runs only where nobody else wants
+to. There is no way back for it, so that a job that presses gets another one. Workers share nothing with this process
+but a socket each. One that dies, or says what cannot be an
 answer, is replaced, and its job is tried once more; one that takes too long is killed, and its job fails. Nothing here
 keeps the process alive: it may end at any time, and its workers notice.
 """
@@ -43,6 +45,7 @@ _log = logging.getLogger(__name__)
 
 
 AtMost = int | Callable[[], int]  # workers at once; it may change while jobs wait
+Presses = bool | Callable[[], bool]  # whether a job is worth a core that calls could use; it may change, too
 Told = Callable[[Job, Spent], None]  # what a job took
 
 
@@ -68,11 +71,11 @@ class _Task:
 class _Worker:
     """One process, and its side of what is being said."""
 
-    def __init__(self, command: Sequence[str], idle: bool) -> None:
+    def __init__(self, command: Sequence[str], first: str) -> None:
         self.channel, theirs = socket.socketpair()
         try:
             self.process = subprocess.Popen(
-                [*command, str(theirs.fileno()), str(os.getpid()), "idle" if idle else "normal"],
+                [*command, str(theirs.fileno()), str(os.getpid()), first],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -87,7 +90,7 @@ class _Worker:
         finally:
             theirs.close()
         self.channel.setblocking(False)
-        self.ready = False
+        self.ready = self.stepped_back = False
         self.task: _Task | None = None
         self.spent: Spent | None = None
         self.deadline = Deadline(self.process.pid, _START_LIMIT_S)
@@ -102,6 +105,17 @@ class _Worker:
         self._limit_s = limit_s
         self.deadline = Deadline(self.process.pid, limit_s if self.ready else _START_LIMIT_S)
         self._unsent = memoryview(pack(Request(task.job, limit_s + _SPARE_S)))
+
+    def step_back(self) -> None:
+        """Let it run only where nobody else wants to, from now on."""
+        if self.stepped_back:
+            return
+        self.stepped_back = True
+        with suppress(OSError):  # it may have ended
+            for thread in map(int, os.listdir(f"/proc/{self.process.pid}/task")):
+                os.setpriority(os.PRIO_PROCESS, thread, 19)
+                with suppress(OSError):  # some containers forbid it; niceness is most of it
+                    os.sched_setscheduler(thread, os.SCHED_IDLE, os.sched_param(0))
 
     @property
     def events(self) -> int:
@@ -160,8 +174,8 @@ class _Worker:
         return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with status {code}"
 
     def is_usable(self) -> bool:
-        """Whether an idle worker is still there and silent."""
-        return self.process.poll() is None and self._receive() is None
+        """Whether an idle worker is still there, and silent once it has said that it is ready."""
+        return self.process.poll() is None and (not self.ready or self._receive() is None)
 
     def leave(self) -> None:
         """Let an idle worker go: it ends when its channel does."""
@@ -171,10 +185,14 @@ class _Worker:
         except subprocess.TimeoutExpired:
             self.kill()
 
-    def kill(self) -> None:
-        """End it now."""
+    def end(self) -> None:
+        """End it soon: one that has stepped back needs a moment on a core for that, too."""
         self.channel.close()
         self.process.kill()
+
+    def kill(self) -> None:
+        """End it now."""
+        self.end()
         with suppress(subprocess.TimeoutExpired):  # a process in the kernel's hands ends when it is let go
             self.process.wait(1)
 
@@ -186,10 +204,10 @@ class _Worker:
 
 
 class Workers:
-    """A set of workers of one priority. `idle`: they run only where nobody else wants to."""
+    """A set of workers."""
 
-    def __init__(self, idle: bool, command: Sequence[str] = COMMAND, idle_s: float = _IDLE_S) -> None:
-        self._idle_priority, self._command, self._idle_s = idle, tuple(command), idle_s
+    def __init__(self, command: Sequence[str] = COMMAND, idle_s: float = _IDLE_S) -> None:
+        self._command, self._idle_s = tuple(command), idle_s
         self.lost = 0
         """How many were replaced: they crashed, hanged or wrote rubbish."""
         self._unavailable: str | None = None
@@ -215,22 +233,28 @@ class Workers:
         return len(self._all) if self._pid == os.getpid() else 0
 
     def run(
-        self, jobs: Sequence[Job], *, at_most: AtMost, limit_s: float = JOB_LIMIT_S, told: Told | None = None
+        self,
+        jobs: Sequence[Job],
+        *,
+        at_most: AtMost,
+        limit_s: float = JOB_LIMIT_S,
+        told: Told | None = None,
+        presses: Presses = False,
     ) -> list[Reply]:
         """The reply to each job, in order, with at most so many workers at once and so many seconds for each job;
-        `told` hears what each took.
+        `told` hears what each took. Unless the jobs press, calls go first.
 
         Others may run jobs at the same time. WorkersUnavailable if none can be started.
         """
-        if self._pid != os.getpid():
-            self.forget()
+        self._see_to_forks()
         pending = deque(_Task(number, job) for number, job in enumerate(jobs))
         replies: dict[int, Reply] = {}
         busy: list[_Worker] = []
         try:
             while (pending or busy) and not self._ending.is_set():
                 most = at_most if isinstance(at_most, int) else at_most()
-                while pending and len(busy) < most and (worker := self._take(most, wait=not busy)):
+                pressing = presses if isinstance(presses, bool) else presses()
+                while pending and len(busy) < most and (worker := self._take(most, pressing, wait=not busy)):
                     busy.append(worker)
                     worker.begin(pending.popleft(), limit_s)
                 for worker in _wait(busy):
@@ -243,6 +267,18 @@ class Workers:
                 self._drop(worker)
             self._rest_later()
         return [replies.get(number, Failure("the process is ending")) for number in range(len(jobs))]
+
+    def prepare(self) -> None:
+        """Have a worker start now, if there is none: a model was loaded that has to be planned."""
+        self._see_to_forks()
+        with self._changed, suppress(WorkersUnavailable):
+            if not self._all:
+                self._resting.append(self._start("plan"))
+        self._rest_later()
+
+    def _see_to_forks(self) -> None:
+        if self._pid != os.getpid():
+            self.forget()
 
     def _advance(
         self, worker: _Worker, busy: list[_Worker], pending: deque[_Task], replies: dict[int, Reply], limit_s: float
@@ -274,8 +310,14 @@ class Workers:
             self._give_back(worker)
         replies[task.number] = reply
 
-    def _take(self, at_most: int, wait: bool) -> _Worker | None:
+    def _take(self, at_most: int, pressing: bool, wait: bool) -> _Worker | None:
         """A worker that rests, or a new one; None if there is none and `wait` is false. Whoever has none goes first."""
+        worker = self._rested_or_new(at_most, pressing, wait)
+        if worker is not None and not pressing:
+            worker.step_back()
+        return worker
+
+    def _rested_or_new(self, at_most: int, pressing: bool, wait: bool) -> _Worker | None:
         with self._changed:
             if not wait and self._waiting:
                 return None
@@ -285,11 +327,12 @@ class Workers:
                 self._unavailable = None
                 while self._resting:
                     worker = self._resting.pop()
-                    if worker.is_usable():
+                    if worker.is_usable() and not (pressing and worker.stepped_back):
                         return worker
                     self._all.discard(worker)
-                    worker.kill()
-                if len(self._all) < at_most:
+                    worker.end()
+                # One that has stepped back may not get on for a long time: a job that presses does not wait for it.
+                if sum(not (pressing and worker.stepped_back) for worker in self._all) < at_most:
                     return self._start()
                 if not wait:
                     return None
@@ -297,9 +340,10 @@ class Workers:
                 self._changed.wait()
                 self._waiting -= 1
 
-    def _start(self) -> _Worker:
+    def _start(self, first: str = "any") -> _Worker:
+        """`first` is what it will be asked to do first, if that is known."""
         try:
-            worker = _Worker(self._command, self._idle_priority)
+            worker = _Worker(self._command, first)
         except OSError as error:  # it may be better later: too many processes, no memory
             raise WorkersUnavailable(f"no worker could be started: {error}") from error
         self._all.add(worker)

@@ -22,6 +22,11 @@ class Demand(msgspec.Struct, frozen=True):
     looked: int
 
 
+def saved_cores(tier: int, before: Demand, now: Demand, waited_s: float) -> float:
+    """Seconds that calls would have taken less, in a second, since it was queued."""
+    return (now.calls - before.calls) * now.call_s * _SAVED[tier] * now.share / max(waited_s, 1e-3)
+
+
 def worth(tier: int, before: Demand, now: Demand, waited_s: float, cost_s: float) -> float:
     """Seconds saved in a second of serving, for a second of building. A call and a second are added, so that a model
     that was just loaded counts as one that is called once a second."""

@@ -17,9 +17,9 @@ from tierup.ir.ops.sizes import never_negative
 from tierup.ir.types import Dim, DType, Shape, Sym, TensorType
 from tierup.plan.contents import Contents, is_exact
 from tierup.plan.strides import Strides
+from tierup.reference.bind import LOOKUPS
 
 VIEWS = frozenset({"core.transpose", "core.broadcast", "core.slice", "core.reshape"})
-LOOKUPS = frozenset({"core.gather", "core.gather_elements", "core.gather_nd"})
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 from tierup.ir.graph import Graph, Node, ValueId
 from tierup.ir.types import Dim, Shape
-from tierup.plan.forms import LOOKUPS, VIEWS, Form, Forms, Linear, Source, rearranged
+from tierup.plan.forms import VIEWS, Form, Forms, Linear, Source, rearranged
 from tierup.plan.strides import Strides
+from tierup.reference.bind import LOOKUPS
 
 ARG_REDUCTIONS = frozenset({"core.argmax", "core.argmin"})
 POOLS = {"core.pool_sum": "sum", "core.pool_max": "max"}

@@ -21,6 +21,7 @@ RunGraph = Callable[[Graph, Sequence[Any]], list[Any]]
 
 # Attributes that name the dtype of a result or of the arithmetic; widening turns the floats among them into f64.
 _DTYPE_ATTRS = ("dtype", "output_datatype", "output_dtype", "softmax_precision", "stash_type", "to")
+LOOKUPS = frozenset(("core.gather", "core.gather_elements", "core.gather_nd"))  # read little of what may be large
 _WIDENED = {DType.F32, DType.F16, DType.BF16}
 _WIDENED_CODES = {dtype.code for dtype in _WIDENED}
 _WIDENED_NUMPY = {dtype.numpy for dtype in _WIDENED}
@@ -48,7 +49,7 @@ def bind(node: Node, run: RunGraph | None = None, *, wide: bool = False) -> Boun
     count = len(node.outputs)
 
     def call(*inputs: Any) -> tuple[Any, ...]:
-        if wide:
+        if wide and node.op not in LOOKUPS:
             inputs = tuple(map(widen, inputs))
         try:
             with one_blas_thread, np.errstate(all="ignore"):  # IEEE results are the answer, not a warning

@@ -25,7 +25,7 @@ import numpy as np
 from tierup.errors import TierupError
 from tierup.ir.graph import Graph, Node, ValueId, Weights
 from tierup.ir.types import Array, DType, TensorType
-from tierup.reference.bind import bind, widen
+from tierup.reference.bind import LOOKUPS, bind, widen
 from tierup.reference.bound_recurrent import overflowed, recurrent_rules
 from tierup.reference.bound_rules import RULES as SINGLE_RULES
 from tierup.reference.bounded import FORMATS, Bounded, Step
@@ -94,8 +94,10 @@ def evaluate_bounded(graph: Graph, weights: Weights, inputs: Sequence[Array], un
     if missing:
         raise NoRule(f"{', '.join(missing)} has no rule for its error bound")
 
+    tables = _tables(graph)
+
     def enter(value: ValueId, array: Array) -> Bounded:
-        return Bounded(widen(array), _dtype(graph, value))
+        return Bounded(array if value in tables else widen(array), _dtype(graph, value))
 
     values = {value: enter(value, weights[digest]) for value, digest in graph.weights}
     values.update((value, enter(value, array)) for value, array in zip(graph.inputs, inputs, strict=True))
@@ -111,6 +113,13 @@ def evaluate_bounded(graph: Graph, weights: Weights, inputs: Sequence[Array], un
             for value in unneeded:
                 del values[value], fresh[value]
     return [fresh[value] for value in graph.outputs]
+
+
+def _tables(graph: Graph) -> set[ValueId]:
+    """Values that are only looked up in: what is found is widened, which is less."""
+    found = {node.inputs[0] for node in graph.nodes if node.op in LOOKUPS}
+    others = {value for node in graph.nodes for value in node.inputs[node.op in LOOKUPS :]}
+    return {value for value in found - others - set(graph.outputs) if value is not None}
 
 
 def _last_uses(graph: Graph) -> list[list[ValueId]]:

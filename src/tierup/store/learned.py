@@ -20,11 +20,11 @@ import sqlalchemy as sql
 from sqlalchemy.exc import DatabaseError, OperationalError, SQLAlchemyError
 
 from tierup.errors import StoreError
+from tierup.store.place import file_of
 from tierup.store.private import make_private
 from tierup.store.rows import AGE_LIMIT_S, LIMITS, RegionProfile, Row, name_of
 
 SCHEMA = 3
-FILE = "learned.sqlite"
 _WAIT_S = 2.0  # for a writer that holds the lock; then the store is left alone
 _BODY_LIMIT_BYTES = 1 << 16
 _MAX_FILE_BYTES = 256 << 20
@@ -70,7 +70,7 @@ class Store:
     def __init__(self, location: str, limits: dict[type[Row], int] | None = None) -> None:
         self.counters = Counters()
         self._limits = {**LIMITS, **(limits or {})}
-        self._path = None if "://" in location else os.path.join(location, FILE)
+        self._path = file_of(location)
         self._until_look = 0
         try:
             if self._path is not None:

@@ -56,7 +56,8 @@ int64_t end_of(uint64_t share) { return static_cast<int64_t>(share & 0xFFFF); }
 
 }  // namespace
 
-Pool::Pool(int threads) : threads_(std::max(threads, 1)), shares_(static_cast<size_t>(threads_)) {}
+Pool::Pool(int threads, bool insists)
+    : threads_(std::max(threads, 1)), insists_(insists), shares_(static_cast<size_t>(threads_)) {}
 
 uint32_t Pool::count_pieces(int64_t range, int64_t grain) const {
   const int64_t most = threads_ == 1 ? 1 : std::min(threads_ * kPiecesPerThread, kMostPieces);
@@ -67,27 +68,39 @@ void Pool::parallel_for(int64_t range, int64_t grain, RangeFn fn, void* context)
   if (range <= 0) return;
   const uint32_t pieces = count_pieces(range, grain);
   if (pieces == 1) return fn(context, 0, range, 0);
-  if (busy_.exchange(true, std::memory_order_acquire)) {
-    for (uint32_t i = 0; i < pieces; ++i) {
-      const Piece piece = cut(range, pieces, i);
-      fn(context, piece.begin, piece.end, 0);
-    }
-    return;
+  const Job job{fn, context, range, pieces, fp_control()};
+  if (busy_.exchange(true, std::memory_order_acquire)) return run_alone(job);
+  const auto began = Crowding::Clock::now();
+  if (crowding_.is_expected() && !insists_) {
+    run_alone(job);
+    crowding_.ran_alone(began, Crowding::Clock::now(), threads_);
+  } else {
+    share(job, began);
   }
+  busy_.store(false, std::memory_order_release);
+}
+
+void Pool::run_alone(const Job& job) noexcept {
+  for (uint32_t i = 0; i < job.pieces; ++i) {
+    const Piece piece = cut(job.range, job.pieces, i);
+    job.fn(job.context, piece.begin, piece.end, 0);
+  }
+}
+
+void Pool::share(const Job& job, Crowding::Clock::time_point began) noexcept {
   if (!started_) start_workers();
-  job_ = {fn, context, range, pieces, fp_control()};
+  job_ = job;
   done_.store(0, std::memory_order_relaxed);
   const uint32_t epoch = epoch_.load(std::memory_order_relaxed) + 1;
   for (int thread = 0; thread < threads_; ++thread) {
-    const Piece share = cut(pieces, static_cast<uint32_t>(threads_), static_cast<uint32_t>(thread));
+    const Piece share = cut(job.pieces, static_cast<uint32_t>(threads_), static_cast<uint32_t>(thread));
     shares_[static_cast<size_t>(thread)].left.store(share_of(epoch, share.begin, share.end), std::memory_order_release);
   }
   // Sequentially consistent with wait_for_job(): either the worker sees the new epoch or we see that it parked.
   epoch_.store(epoch);
   if (parked_.load() != 0) epoch_.notify_all();
   run_pieces(epoch, 0);
-  wait_until_done(pieces);
-  busy_.store(false, std::memory_order_release);
+  wait_until_done(job.pieces, began);
 }
 
 // The first piece of job `epoch` that is left of a thread's share; -1 if none is. Neighbouring pieces run on one thread
@@ -137,12 +150,14 @@ void Pool::run_pieces(uint32_t epoch, int thread) noexcept {
   } while (steal(epoch, thread));
 }
 
-void Pool::wait_until_done(uint32_t pieces) noexcept {
+void Pool::wait_until_done(uint32_t pieces, Crowding::Clock::time_point began) noexcept {
   if (spin_until([&] { return done_.load(std::memory_order_acquire) == pieces; })) return;
   // A worker lost its core in the middle of a piece: spinning on would keep it from getting one back.
+  const auto parked = Crowding::Clock::now();
   caller_parked_.store(true);
   for (uint32_t done = done_.load(); done != pieces; done = done_.load()) done_.wait(done);
   caller_parked_.store(false, std::memory_order_relaxed);
+  crowding_.waited(began, parked, Crowding::Clock::now());
 }
 
 uint32_t Pool::wait_for_job(uint32_t seen) noexcept {

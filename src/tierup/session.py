@@ -259,18 +259,16 @@ class _Session(_native.Runner):
         with self._progress.lock:
             if self._progress.stopped:
                 return
-            previous = care.look(self, self._serving)
-            if previous is not None:
+            gone, previous = self._serving, care.look(self, self._serving)
+            if previous is not None and self.program is not None:
+                self._progress.taken_back = self.program.number
                 self.program, self._serving = previous.program, previous.serving
-        if previous is not None:
-            self._forget_plan()
+        if previous is not None and self._origin.source is not None and gone.parts:
+            from tierup.store.plans import Plans
 
-    def _forget_plan(self) -> None:
-        """The next process must not start with a plan that was taken out."""
-        from tierup.store.plans import Plans, cache_parts
-
-        if self._origin.source is not None:
-            Plans(self._config.cache_path, 1).remove(self._origin.source, cache_parts(self._config.precision))
+            # The next process starts with what answers now.
+            before = previous.serving.signatures if previous.serving.kernels else None
+            Plans(self._config.cache_path, 1).take_back(self._origin.source, gone.parts, gone.signatures, before)
 
     def _retry_kernels(self) -> bool:
         """Try once more to get off the baseline, if timing said no and that is a while ago; returns whether."""
@@ -320,13 +318,17 @@ class _Session(_native.Runner):
             if self._closed or live is None or live.number != program:
                 return
             self.set_rival(None)
+            progress.taken_back = program
             self.program, self._serving = safe_program(self._origin, care.previous, self._inputs, self._outputs)
             care.watch = care.previous = None
         progress.reason = f"kernels are in quarantine: {reason}"
         keys = quarantine(self._config, progress.events, self._about.name, live, serving, reason)
         progress.counts.quarantined += len(keys)
         progress.events.add(Quarantined(keys, call, reason))
-        self._forget_plan()
+        if self._origin.source is not None and serving.parts:
+            from tierup.store.plans import Plans
+
+            Plans(self._config.cache_path, 1).take_out(self._origin.source, serving.parts, keys)
         self._take_baseline()
 
     def _take_baseline(self) -> None:

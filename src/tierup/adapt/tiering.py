@@ -153,8 +153,7 @@ def _with_plan_from_worker(climb: Climb, prove: Prove | None) -> None:
         climb.progress.events.add(displaced)
     learned.keep("swapped", "")
     if refusing.lasts:  # otherwise the next one that loads the model tries again
-        with _not_kept(climb):
-            plans.write(source, entry)
+        _keep(climb, plans, source, entry, warm.program.number)
     origin.forget()
 
 
@@ -184,12 +183,15 @@ def _with_plan_from_here(climb: Climb, prove: Prove | None, forced: bool = False
         climb.progress.events.add(displaced)
     measured, regions = tuple(errors.items()), tuple(map(program_digest, planned.texts))
     serving = Serving.of(plan, planned.signatures, baseline, constants, measured, planned.refused, regions)
-    climb.go_live(program, serving)
-    if origin.source is not None and kernels and runs_images(planned.target) and refusing.lasts:
-        plans, parts = _plans(config), cache_parts(config.precision)
+    source, plans, entry = origin.source, _plans(config), None
+    if source is not None and kernels and runs_images(planned.target) and refusing.lasts:
         with _not_kept(climb):
-            entry = make_entry(planned, imported, origin.source, parts, plans)
-            plans.write(origin.source, _with_kernels(entry, planned.texts, kernels, judge is not None, errors))
+            entry = make_entry(planned, imported, source, cache_parts(config.precision), plans)
+            entry = _with_kernels(entry, planned.texts, kernels, judge is not None, errors)
+            serving = msgspec.structs.replace(serving, parts=entry.parts, keys=tuple(built.key for built in kernels))
+    climb.go_live(program, serving)
+    if source is not None and entry is not None:
+        _keep(climb, plans, source, entry, program.number)
     origin.forget()
 
 
@@ -393,6 +395,18 @@ def _with_kernels(
     )
     plan = msgspec.structs.replace(entry.plan, kernels=records, proved=proved, errors=tuple(errors.items()))
     return msgspec.structs.replace(entry, plan=plan)
+
+
+def _keep(climb: Climb, plans: Plans, source: Source, entry: EntryRecord, program: int) -> None:
+    """Keep the entry of a plan that went live as this program, unless it was taken back already."""
+    progress = climb.progress
+    if progress.taken_back == program:
+        return
+    with _not_kept(climb):
+        plans.write(source, entry)
+    if progress.taken_back == program:  # meanwhile
+        before = None if progress.counts.quarantined else climb.incumbent
+        plans.take_back(source, entry.parts, entry.plan.signatures, before)
 
 
 @contextmanager

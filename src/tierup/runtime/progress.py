@@ -96,6 +96,7 @@ class Progress:
         self.lock = threading.Lock()  # held while a program goes live, or while that is being forbidden
         self.stopped = False  # closed or frozen: nothing goes live any more
         self.awaited = 0  # callers that wait until it is settled
+        self.taken_back = 0  # the number of the last program that was rolled back or found wrong
         self.reason = ""  # why the model did not get further
         self.counts = Counts()
         self.events = Events()

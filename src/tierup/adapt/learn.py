@@ -55,7 +55,7 @@ def trial_rows(plan: str, compared: Sequence[Compared], machine: str) -> list[Ro
     """A measurement for each signature."""
     rows: list[Row] = []
     for one in compared:
-        signature = shapes_text((one.signature,))[:_TEXT]
+        signature = (shapes_text((one.signature,)) + " on one thread" * one.alone)[:_TEXT]
         rows.append(
             Measurement(
                 sha256(f"{plan} {machine} {signature}".encode()).hexdigest(),

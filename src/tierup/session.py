@@ -364,12 +364,13 @@ class _Session(_native.Runner):
             for signature in hot_signatures(self.signatures(), everything=everything, queued=queued)
             if signature in serving.signatures or care.backoff.allows(signature, self.calls)
         )
-        if set(hot) <= set(serving.signatures) or not progress.resume():
+        kept = [signature for signature in serving.signatures if signature not in hot]
+        wanted = (*hot, *kept)[:MOST]
+        if set(hot) <= set(serving.signatures) or not progress.allows(wanted) or not progress.resume():
             return False
         for signature in set(hot) - set(serving.signatures):
             care.backoff.failed(signature, self.calls)  # until it turns out otherwise
-        kept = [signature for signature in serving.signatures if signature not in hot]
-        self._submit((*hot, *kept)[:MOST])
+        self._submit(wanted)
         return True
 
     def _force_closed(self, feeds: Mapping[str, Any]) -> None:

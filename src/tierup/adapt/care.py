@@ -88,6 +88,9 @@ class Care:
                 for signature in (*(set(serving.signatures) - set(previous.serving.signatures)), serving.tier):
                     self.backoff.failed(signature, runner.calls)
                 self._learn(runner, serving, "rolled back", found.reason)
+                from tierup.adapt.learn import left_alone_s
+
+                self._progress.put_off(serving.signatures, left_alone_s("rolled back"))
                 return previous
         return None
 

@@ -67,11 +67,9 @@ def try_plan(job: TryPlan) -> TriedPlan | Failure:
             return Failure("the plan that answers now is not in the cache")
         incumbent = restore(found, origin, config, warm.serving.constants).program
     runners = _runner(entry.about, incumbent), _runner(entry.about, warm.program)
-    # What is ten times as fast as the baseline is so on any number of threads.
-    ways = (False, True) if job.threads > 1 and job.incumbent is not None else (False,)
-    budget_s = job.budget_s / max(1, len(job.calls) * len(ways))
+    budget_s = job.budget_s / max(1, len(job.calls) * len(job.ways))
     calls = [call if call.signature is not None else _any_call(origin) for call in job.calls]
-    compared = [_compare_on(alone, entry.about, call, *runners, budget_s) for call in calls for alone in ways]
+    compared = [_compare_on(alone, entry.about, call, *runners, budget_s) for call in calls for alone in job.ways]
     return TriedPlan(tuple(compared))
 
 

@@ -18,7 +18,7 @@ from tierup.adapt.background import NO_TARGET, Climb, Stopped
 from tierup.adapt.builders import Builders, Built, run_all_in_background, run_in_background
 from tierup.adapt.compare import log_of, verdict
 from tierup.adapt.costs import COSTS
-from tierup.adapt.learn import decision_row, kernel_rows, machine_row, trial_rows
+from tierup.adapt.learn import decision_row, kernel_rows, left_alone_s, machine_row, trial_rows
 from tierup.adapt.memory import MEMORY, place_of
 from tierup.adapt.messages import Failure, PlacedCase, PlanModel, PlannedModel, Recall, Recalled, TriedPlan, TryPlan
 from tierup.adapt.proof import Refusal
@@ -143,7 +143,9 @@ def _with_plan_from_worker(climb: Climb, prove: Prove | None) -> None:
     try:
         tried = _try(climb, source, entry, learned.compared)
     except NotBetter as error:
-        learned.keep("unclear" if isinstance(error, Unclear) else "refused", str(error))
+        outcome = "unclear" if isinstance(error, Unclear) else "refused"
+        learned.keep(outcome, str(error))
+        climb.progress.put_off(climb.signatures, left_alone_s(outcome))
         raise
     origin = climb.origin()
     origin.release_pages()  # what the baseline read, lest weights be in memory twice while they are packed
@@ -226,6 +228,7 @@ def _plan_apart(source: Source, climb: Climb, refusing: Refusing) -> tuple[Entry
         job = PlanModel(*where, climb.signatures, store, config.precision, refusing.reasons)
         reply = run_in_background(job, climb.ledger.add)
     if isinstance(reply, Failure):
+        climb.progress.put_off(climb.signatures, reply.again_s)
         raise NotBetter(reply.reason)
     assert isinstance(reply, PlannedModel)  # the only other reply that fits such a job
     if not reply.programs:

@@ -286,9 +286,11 @@ class _Session(_native.Runner):
         """Called by native code with a call that was just answered, now and then."""
         care, source = self._caring(), self._origin.source
         sample = care.take_sample(self, feeds, outputs, program)
-        live = self.program is not None and program == self.program.number and self._serving.kernels
-        if not live or self._progress.stopped:
+        if self.program is None or not self._serving.kernels or self._progress.stopped:
             return  # the next swap asks for the next one
+        if program != self.program.number:
+            self.sample_after(1)  # the rival has answered, or what served until now
+            return
         from tierup.adapt.sampling import LIMIT_S, SAMPLER
 
         if sample is None or source is None or not SAMPLER.check(sample, source, self._config, self._checked):
@@ -450,6 +452,7 @@ class _Session(_native.Runner):
             deopts=serving.deopts + (self.rival_calls if self._stress is not None else 0),
             errors=serving.errors,
             checked=0 if self._care is None else self._care.checked,
+            sampled_every=0 if self._care is None else self._care.every_calls,
             evidence=() if self._care is None else tuple(self._care.evidence),
             events=progress.events.all(),
             events_dropped=progress.events.dropped,

@@ -229,20 +229,9 @@ def table(outcomes: Sequence[Outcome]) -> str:
 
 
 def _cells(one: Outcome) -> tuple[object, ...]:
-    found, bound = ("-" if calls is None else f"{calls} calls" for calls in (one.found_after, one.bound))
+    found = ("-" if calls is None else f"{calls} calls" for calls in (one.found_after, one.bound))
     recovers = "yes" if one.recovered else "NO"
-    return (
-        one.fault,
-        one.injected,
-        one.requests,
-        one.lost,
-        one.wrong,
-        one.passed,
-        found,
-        bound,
-        recovers,
-        one.said[:100],
-    )
+    return one.fault, one.injected, one.requests, one.lost, one.wrong, one.passed, *found, recovers, one.said[:100]
 
 
 def _line(cells: Sequence[object]) -> str:

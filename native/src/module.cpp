@@ -20,6 +20,8 @@ NB_MODULE(_native, module) {
   module.def("set_call_error", &tierup::set_call_error, nb::arg("type"));
   module.def("set_threads", &tierup::set_threads, nb::arg("threads"), nb::call_guard<nb::gil_scoped_release>());
   module.def("threads", &tierup::threads);
+  module.def("hold_pool", [] { tierup::pool().hold(); }, nb::call_guard<nb::gil_scoped_release>());
+  module.def("let_pool_go", [] { tierup::pool().let_go(); });
   tierup::bind_code(module);
   tierup::bind_program(module);
   tierup::bind_runner(module);

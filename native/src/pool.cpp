@@ -191,9 +191,13 @@ void Pool::start_workers() noexcept {
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
+void Pool::hold() noexcept {
+  while (busy_.exchange(true, std::memory_order_acquire)) std::this_thread::yield();
+}
+
 void Pool::shutdown() noexcept {
   if (stop_.exchange(true)) return;
-  while (busy_.exchange(true, std::memory_order_acquire)) std::this_thread::yield();
+  hold();
   epoch_.fetch_add(1);
   epoch_.notify_all();
   for (std::thread& worker : workers_) worker.join();

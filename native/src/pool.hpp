@@ -43,6 +43,11 @@ class Pool {
         const_cast<void*>(static_cast<const void*>(&body)));
   }
 
+  // Keeps the pool as a call would, until it is let go: other calls run their pieces one after the other meanwhile. For
+  // trials, which see that way what calls of several threads take.
+  void hold() noexcept;
+  void let_go() noexcept { busy_.store(false, std::memory_order_release); }
+
   // Ends the workers and waits until they are gone; later calls run inline. For set_threads() and tests.
   void shutdown() noexcept;
 

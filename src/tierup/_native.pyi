@@ -180,6 +180,12 @@ def set_threads(threads: int) -> None:
 def threads() -> int:
     """How many threads kernels use."""
 
+def hold_pool() -> None:
+    """Keep the pool of threads as a call does, once: kernels run on the caller's thread alone until it is let go."""
+
+def let_pool_go() -> None:
+    """The end of `hold_pool`."""
+
 def machine_fma_gflops(cpus: list[int]) -> tuple[float, float]:
     """The f32 FMA peak of one thread on each CPU, and the share of the cores it got."""
 

@@ -74,7 +74,8 @@ class Proved(msgspec.Struct, frozen=True, tag="proved"):
 
 
 class Compared(msgspec.Struct, frozen=True, tag="compared"):
-    """One signature in a trial: medians of both, the share of time that is saved, and what noise could feign."""
+    """One signature in a trial: medians of both, the share of time that is saved, and what noise could feign. `alone`:
+    while another call had the pool of threads."""
 
     signature: Shapes
     pairs: int
@@ -82,10 +83,12 @@ class Compared(msgspec.Struct, frozen=True, tag="compared"):
     candidate_us: float
     gain: float
     margin: float
+    alone: bool = False
 
     def __str__(self) -> str:
+        where = " on one thread" if self.alone else ""
         return (
-            f"{_shape_text(self.signature)}: {micros(self.incumbent_us)} to {micros(self.candidate_us)}, "
+            f"{_shape_text(self.signature)}{where}: {micros(self.incumbent_us)} to {micros(self.candidate_us)}, "
             f"{100 * self.gain:+.1f}% saved ± {100 * self.margin:.1f}%, {self.pairs} pairs"
         )
 

@@ -41,6 +41,8 @@ class Report:
     errors: tuple[tuple[int, KernelError], ...] = ()
     checked: int = 0
     """Live calls that the baseline answered again in a worker."""
+    sampled_every: int = 0
+    """After how many calls the next one is; 0 if none was so far."""
     evidence: tuple[tuple[Sample, str], ...] = ()
     """Wrong answers with their inputs, and what is wrong with them: in memory only."""
     events: tuple[Entry, ...] = ()
@@ -75,6 +77,7 @@ class Report:
                 for slot, error in sorted(self.errors, key=lambda entry: entry[0])
             ],
             "checked_calls": self.checked,
+            "checked_every_calls": self.sampled_every,
             "evidence": [{"call": sample.number, "reason": reason} for sample, reason in self.evidence],
             "events": [entry.to_dict() for entry in self.events],
             "events_dropped": self.events_dropped,

@@ -263,18 +263,16 @@ class _Session(_native.Runner):
         with self._progress.lock:
             if self._progress.stopped:
                 return
-            previous = care.look(self, self._serving)
-            if previous is not None:
+            gone, previous = self._serving, care.look(self, self._serving)
+            if previous is not None and self.program is not None:
+                self._progress.taken_back = self.program.number
                 self.program, self._serving = previous.program, previous.serving
-        if previous is not None:
-            self._forget_plan()
+        if previous is not None and self._origin.source is not None and gone.parts:
+            from tierup.store.plans import Plans
 
-    def _forget_plan(self) -> None:
-        """The next process must not start with a plan that was taken out."""
-        from tierup.store.plans import Plans, cache_parts
-
-        if self._origin.source is not None:
-            Plans(self._config.cache_path, 1).remove(self._origin.source, cache_parts(self._config.precision))
+            # The next process starts with what answers now.
+            before = previous.serving.signatures if previous.serving.kernels else None
+            Plans(self._config.cache_path, 1).take_back(self._origin.source, gone.parts, gone.signatures, before)
 
     def _retry_kernels(self) -> bool:
         """Try once more to get off the baseline, if timing said no and that is a while ago; returns whether."""
@@ -292,9 +290,11 @@ class _Session(_native.Runner):
         """Called by native code with a call that was just answered, now and then."""
         care, source = self._caring(), self._origin.source
         sample = care.take_sample(self, feeds, outputs, program)
-        live = self.program is not None and program == self.program.number and self._serving.kernels
-        if not live or self._progress.stopped:
+        if self.program is None or not self._serving.kernels or self._progress.stopped:
             return  # the next swap asks for the next one
+        if program != self.program.number:
+            self.sample_after(1)  # the rival has answered, or what served until now
+            return
         from tierup.adapt.sampling import LIMIT_S, SAMPLER
 
         if sample is None or source is None or not SAMPLER.check(sample, source, self._config, self._checked):
@@ -324,13 +324,17 @@ class _Session(_native.Runner):
             if self._closed or live is None or live.number != program:
                 return
             self.set_rival(None)
+            progress.taken_back = program
             self.program, self._serving = safe_program(self._origin, care.previous, self._inputs, self._outputs)
             care.watch = care.previous = None
         progress.reason = f"kernels are in quarantine: {reason}"
         keys = quarantine(self._config, progress.events, self._about.name, live, serving, reason)
         progress.counts.quarantined += len(keys)
         progress.events.add(Quarantined(keys, call, reason))
-        self._forget_plan()
+        if self._origin.source is not None and serving.parts:
+            from tierup.store.plans import Plans
+
+            Plans(self._config.cache_path, 1).take_out(self._origin.source, serving.parts, keys)
         self._take_baseline()
 
     def _take_baseline(self) -> None:
@@ -366,12 +370,13 @@ class _Session(_native.Runner):
             for signature in hot_signatures(self.signatures(), everything=everything, queued=queued)
             if signature in serving.signatures or care.backoff.allows(signature, self.calls)
         )
-        if set(hot) <= set(serving.signatures) or not progress.resume():
+        kept = [signature for signature in serving.signatures if signature not in hot]
+        wanted = (*hot, *kept)[:MOST]
+        if set(hot) <= set(serving.signatures) or not progress.allows(wanted) or not progress.resume():
             return False
         for signature in set(hot) - set(serving.signatures):
             care.backoff.failed(signature, self.calls)  # until it turns out otherwise
-        kept = [signature for signature in serving.signatures if signature not in hot]
-        self._submit((*hot, *kept)[:MOST])
+        self._submit(wanted)
         return True
 
     def _force_closed(self, feeds: Mapping[str, Any]) -> None:
@@ -451,6 +456,7 @@ class _Session(_native.Runner):
             deopts=serving.deopts + (self.rival_calls if self._stress is not None else 0),
             errors=serving.errors,
             checked=0 if self._care is None else self._care.checked,
+            sampled_every=0 if self._care is None else self._care.every_calls,
             evidence=() if self._care is None else tuple(self._care.evidence),
             events=progress.events.all(),
             events_dropped=progress.events.dropped,

@@ -89,10 +89,10 @@ class Tried:
         assert found is not None
         self.entry = found.record
 
-    def run(self, incumbent: Any, *calls: CallRecord) -> TriedPlan | Failure:
+    def run(self, incumbent: Any, *calls: CallRecord, threads: int = 1) -> TriedPlan | Failure:
         content = msgspec.msgpack.encode(self.entry)
         stamp, cache = self.source.stamp, self.config.cache_path
-        return try_plan(TryPlan(str(self.path), stamp, cache, self.parts, 1, content, incumbent, calls, 0.2))
+        return try_plan(TryPlan(str(self.path), stamp, cache, self.parts, threads, content, incumbent, calls, 0.2))
 
 
 @pytest.fixture(scope="module")
@@ -111,6 +111,16 @@ def test_a_trial_measures_both_plans(tried: Tried, given: Any) -> None:
     assert 2 <= result.pairs <= 60
     assert min(result.incumbent_us, result.candidate_us) > 0
     assert result.margin >= 0
+
+
+def test_two_plans_are_also_tried_on_one_thread(tried: Tried) -> None:
+    """A call that finds the pool taken must not lose either."""
+    reply = tried.run((), CallRecord(((3, 40),)), threads=2)
+    assert isinstance(reply, TriedPlan)
+    assert [one.alone for one in reply.compared] == [False, True]
+    assert "3×40 on one thread: " in str(reply.compared[1])
+    _native.hold_pool()  # it was let go
+    _native.let_pool_go()
 
 
 def test_a_trial_draws_sizes_where_none_were_seen(tried: Tried) -> None:

@@ -94,6 +94,26 @@ def test_many_calls_of_one_size_close_it(tmp_path: Path) -> None:
     assert loaded.report().signatures == (((5, 20),),)
 
 
+def test_what_would_be_turned_away_is_not_asked_for_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, x = saved(tmp_path), floats(5, 20)
+    loaded = tierup.load(path, config=settings(tmp_path, adapt=True))
+    loaded(x=x)
+    assert loaded._progress.wait(120)
+    worse = Compared(((5, 20),), 9, 1.0, 2.0, -1.0, 0.0)
+    monkeypatch.setattr(tiering, "_time_apart", lambda *_: (worse,))
+    told = []
+    for held in (loaded, tierup.load(path, config=settings(tmp_path, adapt=True))):
+        monkeypatch.setattr(held._caring().backoff, "allows", lambda *_: True)  # by calls alone
+        for _ in range(4):
+            for _ in range(80):
+                held(x=x)
+            held.settle(timeout_s=120)
+        report = held.report().to_dict()
+        queued = [entry for entry in report["events"] if entry["event"] == "queued" and entry["tier"] == 2]
+        told.append((report["tier"], len(queued)))
+    assert told == [(1, 1), (1, 1)]  # the second process asks, and knows then
+
+
 @pytest.mark.parametrize("fields", [{"adapt": False}, {"adapt": True, "force_tier": 1}])
 def test_nothing_is_closed_unasked(tmp_path: Path, fields: dict[str, Any]) -> None:
     loaded = tierup.load(saved(tmp_path), config=settings(tmp_path, **fields))

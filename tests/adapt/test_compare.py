@@ -89,3 +89,11 @@ def test_equal_plans_are_seldom_told_apart_wrongly() -> None:
         draw = random.Random(seed)
         wrong += SequentialTest().add((1.0, 0.5 if draw.random() < 0.7 else 2.0) for _ in range(1000)) is False
     assert wrong <= 9
+
+
+def test_differences_that_do_not_matter_count_for_nobody() -> None:
+    """A quiet machine shows a hundredth in every pair; a trial would call that the same."""
+    test = SequentialTest()
+    assert test.add([(100.0, 101.0)] * 1000) is None
+    assert (test.pairs, test.wins, test.losses) == (1000, 0, 0)
+    assert test.add([(100.0, 104.0)] * 20) is False

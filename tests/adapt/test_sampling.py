@@ -17,7 +17,7 @@ from tierup.adapt.care import Care
 from tierup.adapt.check import check_call, difference
 from tierup.adapt.memory import MEMORY, place_of
 from tierup.adapt.messages import CheckCall, CheckedCall
-from tierup.adapt.sampling import FIRST_CALLS, LEAST_CALLS, MOST_CALLS, SAMPLER, Sample, next_sample
+from tierup.adapt.sampling import FIRST_CALLS, LEAST_CALLS, MOST_CALLS, SAMPLER, Sample, next_sample, pause_s
 from tierup.adapt.tensors import TensorData, records_of
 from tierup.codegen.target import target_of
 from tierup.profile.identity import identify
@@ -58,10 +58,21 @@ def test_integers_must_agree_where_the_baseline_is_sure() -> None:
 def test_samples_are_taken_within_a_budget() -> None:
     assert [next_sample(number, 1e9, 1e9) for number in range(len(FIRST_CALLS))] == list(FIRST_CALLS)
     later = len(FIRST_CALLS)
-    assert next_sample(later, 0.1, 1000) == 10_000  # 10 s at 1000 calls a second, of which 0.1 s is 1%
-    assert next_sample(later, 1e-6, 1000) == LEAST_CALLS
-    assert next_sample(later, 1e3, 1e6) == MOST_CALLS
-    assert next_sample(later, 1e-6, 1000, own_s=0.001, call_s=0.001) == 500  # of which 1 ms is 0.2%
+    assert next_sample(later, 1000, pause_s(0.1, 0.001)) == 10_000  # 10 s, of which 0.1 s is 1%
+    assert next_sample(later, 1000, pause_s(1e-6, 0.001)) == 500  # half a second, of which 1 ms is 0.2%
+    assert next_sample(later, 1000, 1e-6) == LEAST_CALLS
+    assert next_sample(later, 1e6, 1e6) == MOST_CALLS
+
+
+def test_a_call_that_the_rival_answered_is_not_the_last_sample(climbed: tierup.Model) -> None:
+    assert climbed.program is not None
+    other = climbed.program.number + 1000
+    climbed.sample_after(0)
+    checked = climbed.report().checked
+    climbed.sample_call({"x": X}, climbed(x=X), other)
+    climbed(x=X)
+    assert SAMPLER.wait(60)
+    assert climbed.report().checked > checked
 
 
 def sample(number: int) -> Sample:

@@ -95,7 +95,7 @@ class Load:
 @dataclass
 class Outcome:
     """What a fault did. `passed`: so many reached service, though they must not. `found_after`: for what can only be
-    found in service, within how many calls it was."""
+    found in service, within how many calls it was, and `bound` within how many it has to be."""
 
     fault: str
     injected: int
@@ -106,6 +106,7 @@ class Outcome:
     recovered: bool
     said: str
     found_after: int | None = None
+    bound: int | None = None
 
     @property
     def held(self) -> bool:
@@ -219,8 +220,8 @@ def run_fault(
         builders._WORKERS.rest()
 
 
-HEAD = ("fault", "injected", "requests", "lost", "wrong", "served", "found after", "recovers", "said")
-_WIDTHS = (20, -9, -10, -6, -7, -8, -13, -10)
+HEAD = ("fault", "injected", "requests", "lost", "wrong", "served", "found after", "bound", "recovers", "said")
+_WIDTHS = (20, -9, -10, -6, -7, -8, -13, -14, -10)
 
 
 def table(outcomes: Sequence[Outcome]) -> str:
@@ -229,9 +230,9 @@ def table(outcomes: Sequence[Outcome]) -> str:
 
 
 def _cells(one: Outcome) -> tuple[object, ...]:
-    found = "-" if one.found_after is None else f"{one.found_after} calls"
+    found = ("-" if calls is None else f"{calls} calls" for calls in (one.found_after, one.bound))
     recovers = "yes" if one.recovered else "NO"
-    return one.fault, one.injected, one.requests, one.lost, one.wrong, one.passed, found, recovers, one.said[:100]
+    return one.fault, one.injected, one.requests, one.lost, one.wrong, one.passed, *found, recovers, one.said[:100]
 
 
 def _line(cells: Sequence[object]) -> str:

@@ -14,10 +14,11 @@ import pytest
 
 import tierup
 from tests.faults.changes import is_very_slow, returns_at_once
-from tests.faults.injection import Bench, Load, Outcome, X
-from tierup import _native
+from tests.faults.injection import CALLERS, Bench, Load, Outcome, X
+from tierup import _native, session
 from tierup.adapt import tiering
-from tierup.adapt.sampling import SAMPLER
+from tierup.adapt.care import Care
+from tierup.adapt.sampling import MOST_CALLS, SAMPLER
 from tierup.codegen.target import target_of
 from tierup.profile.identity import identify
 from tierup.store.objects import ObjectCache
@@ -52,9 +53,9 @@ class Service:
         self.lost += len(load.lost)
         self.wrong += load.wrong
 
-    def outcome(self, fault: str, injected: int, passed: int, said: str, found_after: int | None = None) -> Outcome:
+    def outcome(self, fault: str, injected: int, passed: int, said: str, *found: int) -> Outcome:
         self.load().close()  # it starts as ever
-        return Outcome(fault, injected, self.requests, self.lost, self.wrong, passed, True, said, found_after)
+        return Outcome(fault, injected, self.requests, self.lost, self.wrong, passed, True, said, *found)
 
 
 def publish(held: tierup.Model, change: Any) -> None:
@@ -68,13 +69,36 @@ def publish(held: tierup.Model, change: Any) -> None:
     held.program.publish({0: (bad.addresses[0], bad)})
 
 
+class Asked:
+    """When samples are asked for: (the model's calls then, after how many more), as the sampling itself states it."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.last = 0, 0
+        again = Care.again
+
+        def noted(care: Care, runner: Any, *rest: float) -> None:
+            again(care, runner, *rest)
+            self.last = runner.calls, care.every_calls
+
+        patch.setattr(Care, "again", noted)
+
+    def begin(self, held: tierup.Model) -> None:
+        """A model that starts from the cache has its first sample as early as its first notice."""
+        self.last = held.calls, session._FIRST_NOTICE
+
+
 def inject_corruption(times: int, folder: Path, patch: pytest.MonkeyPatch) -> Outcome:
-    """Overwrite a kernel that serves: sampling has to find it, and everything is right afterwards."""
-    service, draw = Service(folder, patch), random.Random(0)
-    worst = passed = 0
+    """Overwrite a kernel that serves: the next sample has to find it, and everything is right afterwards.
+
+    So it takes at most the calls until that sample, which sampling has stated before, and those that are answered while
+    a worker checks it; and if another one is being checked when it happens, those until that is done.
+    """
+    service, draw, asked = Service(folder, patch), random.Random(0), Asked(patch)
+    worst = passed = bound = 0
     said = ""
     for _ in range(times):
         held = service.load()
+        asked.begin(held)
         load = service.under_load(held)
         with load.running():
             calls = draw.randint(1, 200)
@@ -82,17 +106,24 @@ def inject_corruption(times: int, folder: Path, patch: pytest.MonkeyPatch) -> Ou
             before = held.calls
             publish(held, returns_at_once)
             found = wait_for(lambda held=held: held._serving.kernels == 0)
-            worst = max(worst, held.calls - before)
+            taken = held.calls - before
         passed += not found
         service.count(load)
-        said = held.report().reason or said
+        report = held.report()
+        if found:
+            since, every = asked.last
+            sampled = report.evidence[-1][0].number
+            limit = max(0, since - before) + every + CALLERS + (before + taken - sampled)
+            passed += taken > limit or every > MOST_CALLS
+            worst, bound = max((worst, bound), (taken, limit))
+        said = report.reason or said
         after = service.under_load(held)
         for _ in range(5):
             after.call()
         passed += after.wrong  # it must be right from now on
         SAMPLER.wait(60)
         held.close()
-    return service.outcome("wrong in service", times, passed, said, worst)
+    return service.outcome("wrong in service", times, passed, said, worst, bound)
 
 
 def inject_slowness(times: int, folder: Path, patch: pytest.MonkeyPatch) -> Outcome:

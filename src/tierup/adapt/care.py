@@ -15,7 +15,7 @@ import msgspec
 
 from tierup.adapt.live import LOOK_AFTER, Backoff, Finding, Watch
 from tierup.adapt.messages import CallRecord, CheckedCall
-from tierup.adapt.sampling import FIRST_CALLS, Sample, next_sample
+from tierup.adapt.sampling import FIRST_CALLS, Sample, next_sample, pause_s
 from tierup.adapt.tensors import CALL_LIMIT_BYTES, TensorData, records_of
 from tierup.events import Confirmed, RolledBack, Suspected
 
@@ -50,6 +50,7 @@ class Care:
         self._samples: dict[Signature, tuple[TensorData, ...]] = {}
         self.evidence: deque[tuple[Sample, str]] = deque(maxlen=_KEPT_EVIDENCE)
         self.checked = 0  # calls that were answered again
+        self.every_calls = 0  # after which the next sample is taken; 0: none was asked for yet
         self._sampled = 0  # since the last swap
         self._suspect: Sample | None = None
         self._last_good = 0  # the number of the last call that was found right
@@ -88,6 +89,9 @@ class Care:
                 for signature in (*(set(serving.signatures) - set(previous.serving.signatures)), serving.tier):
                     self.backoff.failed(signature, runner.calls)
                 self._learn(runner, serving, "rolled back", found.reason)
+                from tierup.adapt.learn import left_alone_s
+
+                self._progress.put_off(serving.signatures, left_alone_s("rolled back"))
                 return previous
         return None
 
@@ -152,8 +156,8 @@ class Care:
         now_s = perf_counter()
         self._last_sample = now_s, runner.calls
         rate = (runner.calls - calls) / max(now_s - began_s, 1e-6)
-        own_s += self._taking_s
-        runner.sample_after(next_sample(self._sampled, seconds, rate, own_s, _call_s(runner)))
+        self.every_calls = next_sample(self._sampled, rate, pause_s(seconds, own_s + self._taking_s))
+        runner.sample_after(self.every_calls)
         self._sampled += 1
 
     def judge(self, sample: Sample, found: CheckedCall) -> str:

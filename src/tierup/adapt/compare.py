@@ -68,10 +68,11 @@ def log_of(saved: float) -> float:
 
 
 class SequentialTest:
-    """Takes pairs of live times as they come, until it is decided who is faster."""
+    """Takes pairs of live times as they come, until it is decided who is faster. As in a trial, a difference that is
+    too small to matter is none: a machine may be so quiet that every pair shows it."""
 
     def __init__(self) -> None:
-        self.pairs = self.wins = 0
+        self.pairs = self.wins = self.losses = 0
         self._evidence = 0.0
 
     def add(self, pairs: Iterable[tuple[float, float]]) -> bool | None:
@@ -79,10 +80,12 @@ class SequentialTest:
         for incumbent, candidate in pairs:
             if self.verdict is not None:
                 break
-            if incumbent != candidate:
-                self.pairs += 1
-                self.wins += candidate < incumbent
-                self._evidence += _STEP if candidate < incumbent else -_STEP
+            self.pairs += 1
+            gain = math.log(max(incumbent, 1e-9) / max(candidate, 1e-9))
+            if abs(gain) > LEAST_GAIN:
+                self.wins += gain > 0
+                self.losses += gain < 0
+                self._evidence += math.copysign(_STEP, gain)
         return self.verdict
 
     @property

@@ -3,7 +3,8 @@
 In: a model file, the entry of the candidate, who answers now, and calls. Out: what was measured for each signature.
 Both run whole, with their own packed weights and as many threads as they will have, one call of each after the other,
 so that each finds the caches as the other left them: weights that are larger than the last-level cache have to be read
-anew as they have to in service.
+anew as they have to in service. Two plans are also timed as a call runs while another one has the pool of threads:
+which of the two it will be, the traffic decides, and a plan may lose in neither.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from tierup import _native
 from tierup.adapt.compare import decided, log_gain, saved, verdict
@@ -65,9 +67,9 @@ def try_plan(job: TryPlan) -> TriedPlan | Failure:
             return Failure("the plan that answers now is not in the cache")
         incumbent = restore(found, origin, config, warm.serving.constants).program
     runners = _runner(entry.about, incumbent), _runner(entry.about, warm.program)
-    budget_s = job.budget_s / max(1, len(job.calls))
+    budget_s = job.budget_s / max(1, len(job.calls) * len(job.ways))
     calls = [call if call.signature is not None else _any_call(origin) for call in job.calls]
-    compared = [_compare(entry.about, call, *runners, budget_s) for call in calls]
+    compared = [_compare_on(alone, entry.about, call, *runners, budget_s) for call in calls for alone in job.ways]
     return TriedPlan(tuple(compared))
 
 
@@ -77,6 +79,17 @@ def _runner(about: AboutRecord, program: _native.Program) -> Callable[[Feeds], A
     runner = _native.Runner(native_inputs(inputs), [output.name for output in outputs])
     runner.program = program
     return runner.call_dict
+
+
+def _compare_on(alone: bool, *arguments: Any) -> Compared:
+    """Compare with the pool of threads, or as while another call has it."""
+    if not alone:
+        return _compare(*arguments)
+    _native.hold_pool()
+    try:
+        return replace(_compare(*arguments), alone=True)
+    finally:
+        _native.let_pool_go()
 
 
 def _compare(

@@ -23,11 +23,18 @@ if TYPE_CHECKING:
 
 _TEXT = 2000  # what rows keep of a text
 _KEY = 200  # and of a key
+_DECISION_S = 86_400.0
+_UNCLEAR_S = 1800.0  # where noise hid what it would save: machines become quiet again
 
 
 def decision_key(parts: Mapping[str, str], signatures: tuple[Signature, ...]) -> str:
     """Names a plan by what it is made of: the model's content, our own sources, the machine, the signatures."""
-    return sha256(msgspec.json.encode((sorted(parts.items()), signatures))).hexdigest()
+    return sha256(msgspec.json.encode((sorted(parts.items()), sorted(signatures)))).hexdigest()
+
+
+def left_alone_s(outcome: str, failures: int = 1) -> float:
+    """For how long a plan of which this became is not made again."""
+    return {"swapped": 0.0, "unclear": _UNCLEAR_S}.get(outcome, _DECISION_S) * max(1, failures)
 
 
 def machine_row() -> Machine:
@@ -55,7 +62,7 @@ def trial_rows(plan: str, compared: Sequence[Compared], machine: str) -> list[Ro
     """A measurement for each signature."""
     rows: list[Row] = []
     for one in compared:
-        signature = shapes_text((one.signature,))[:_TEXT]
+        signature = (shapes_text((one.signature,)) + " on one thread" * one.alone)[:_TEXT]
         rows.append(
             Measurement(
                 sha256(f"{plan} {machine} {signature}".encode()).hexdigest(),

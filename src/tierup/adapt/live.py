@@ -98,7 +98,7 @@ class Watch:
         )
         if verdict is None and test.pairs < _MOST_PAIRS and self._looks < _MOST_LOOKS:
             return _WAIT
-        said = f"faster in {test.wins} of {test.pairs} pairs of live calls"
+        said = f"faster in {test.wins} and slower in {test.losses} of {test.pairs} pairs of live calls"
         self.comparing = False
         if verdict is False or (verdict is None and not self._tried):
             return Finding("go back", said)

@@ -86,6 +86,12 @@ class TryPlan(msgspec.Struct, frozen=True, tag="try", forbid_unknown_fields=True
     calls: Annotated[tuple[CallRecord, ...], Meta(min_length=1, max_length=16)]
     budget_s: Annotated[float, Meta(gt=0, le=600)]
 
+    @property
+    def ways(self) -> tuple[bool, ...]:
+        """How each call is timed: with the pool of threads, and alone. What is ten times as fast as the baseline is so
+        on any number of threads."""
+        return (False, True) if self.threads > 1 and self.incumbent is not None else (False,)
+
 
 class Remember(msgspec.Struct, frozen=True, tag="remember", forbid_unknown_fields=True):
     """Write rows to the store at this place."""
@@ -124,9 +130,10 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Failure(msgspec.Struct, frozen=True, tag="failure", forbid_unknown_fields=True):
-    """Why something was not done."""
+    """Why something was not done. `again_s`: for how long the answer stays the same."""
 
     reason: Reason
+    again_s: Annotated[float, Meta(ge=0, le=1e9)] = 0.0
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready", forbid_unknown_fields=True):
@@ -214,7 +221,7 @@ def fits(job: Job, reply: Reply) -> bool:
     if isinstance(job, Prove):
         return isinstance(reply, Proof)
     if isinstance(job, TryPlan):
-        return isinstance(reply, TriedPlan) and len(reply.compared) == len(job.calls)
+        return isinstance(reply, TriedPlan) and len(reply.compared) == len(job.calls) * len(job.ways)
     if isinstance(job, CheckCall):
         return isinstance(reply, CheckedCall)
     if isinstance(job, Remember | Recall):

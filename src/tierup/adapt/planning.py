@@ -14,11 +14,12 @@ from dataclasses import dataclass
 import msgspec
 
 from tierup.adapt.background import NO_TARGET
-from tierup.adapt.learn import decision_key
-from tierup.adapt.messages import PlanModel, PlannedModel
+from tierup.adapt.learn import decision_key, left_alone_s
+from tierup.adapt.messages import Failure, PlanModel, PlannedModel
+from tierup.adapt.proof import REASON_LIMIT_CHARS
 from tierup.adapt.proofs import placed_cases
 from tierup.codegen.target import Target, target_of
-from tierup.errors import ConfigError, ModelError, StoreError, TierupError
+from tierup.errors import ConfigError, ModelError, StoreError
 from tierup.frontends.onnx import Imported, load_onnx
 from tierup.ir.graph import Weights
 from tierup.ir.types import Array, dtype_from_numpy
@@ -36,9 +37,6 @@ from tierup.store.records import MODEL, AboutRecord, EntryRecord, dtype_codes, k
 from tierup.store.rows import Decision
 from tierup.store.source import FileSource, Source
 from tierup.store.weights import place
-
-DECISION_S = 86_400.0  # how long a plan that was turned away once is left alone
-_UNCLEAR_S = 1800.0  # where noise hid what it would save: machines become quiet again
 
 log = logger(__name__)
 
@@ -101,15 +99,16 @@ def make_entry(
     return plans.complete(EntryRecord(about, record, placed.records), source, parts, external, placed)
 
 
-def plan_model(job: PlanModel) -> PlannedModel:
-    """A worker's answer: the plan of a model file, and the programs of its kernels."""
+def plan_model(job: PlanModel) -> PlannedModel | Failure:
+    """A worker's answer: the plan of a model file, and the programs of its kernels; or that it did not pay lately."""
     source = FileSource(job.path)
     if job.stamp is not None and source.stamp != job.stamp:
         raise ModelError(f"'{job.path}' is not the file that it was")
     plans = Plans(job.cache_dir, job.threads)
     key = decision_key(plans.full_parts(source, job.parts), job.signatures)
-    if job.store and not is_new(job.store):
-        _check_not_turned_away(job.store, key)
+    turned_away = _turned_away(job.store, key) if job.store and not is_new(job.store) else None
+    if turned_away is not None:
+        return turned_away
     _allow_bytes(2 * source.size_bytes)
     imported = load_onnx(job.path)
     planned = make_plan(imported, job.signatures, job.precision, job.refused)
@@ -120,8 +119,8 @@ def plan_model(job: PlanModel) -> PlannedModel:
     return PlannedModel(msgspec.msgpack.encode(entry), tuple(planned.texts), planned.target, cases, key)
 
 
-def _check_not_turned_away(place: str, key: str) -> None:
-    """A plan that was too slow lately, or wrong, is not built again; without a store nothing is known."""
+def _turned_away(place: str, key: str) -> Failure | None:
+    """Why a plan is not built again: it was too slow lately, or wrong. Without a store nothing is known."""
     from tierup.store.learned import Store
 
     try:
@@ -129,17 +128,15 @@ def _check_not_turned_away(place: str, key: str) -> None:
             known = store.get(Decision, key)
     except StoreError as error:
         log.warning("%s", error)
-        return
-    if known is None or known.row.outcome == "swapped":
-        return
+        return None
+    if known is None:
+        return None
     decision = known.row
-    wait_s = _UNCLEAR_S if decision.outcome == "unclear" else DECISION_S
-    if time.time() - known.made_s < wait_s * max(1, decision.failures):
-        raise TurnedAway(f"{decision.outcome} before, and not tried again for a while: {decision.reason}")
-
-
-class TurnedAway(TierupError):
-    """The store says that such a plan did not pay."""
+    left_s = known.made_s + left_alone_s(decision.outcome, decision.failures) - time.time()
+    if left_s <= 0:
+        return None
+    reason = f"{decision.outcome} before, and not tried again for a while: {decision.reason}"
+    return Failure(reason[:REASON_LIMIT_CHARS], left_s)
 
 
 def _allow_bytes(count: int) -> None:

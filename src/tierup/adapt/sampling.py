@@ -21,20 +21,25 @@ if TYPE_CHECKING:
 LIMIT_S = 60.0  # of a core; what takes longer is left out
 _MOST_WAITING = 8
 
-# The calls after a swap that are checked whatever it costs; then the budget decides, within these bounds.
+# The calls after a swap that are checked whatever it costs; then the budget decides, within these bounds. At least, so
+# that what taking a sample adds to its call is not seen in the 99th percentile; at most, so that a kernel that goes
+# wrong is in a sample so many calls later, whatever a check costs.
 FIRST_CALLS = (1, 7, 56)
-LEAST_CALLS, MOST_CALLS = 64, 1 << 18
-SHARE = 0.01  # of one core's time that answering again may take
-OWN_SHARE = 0.002  # of the time of calls that this process may spend on it: copies, messages
+LEAST_CALLS, MOST_CALLS = 128, 1 << 18
+SHARE = 0.01  # of one core's time that answering again may take, in a worker
+OWN_SHARE = 0.002  # and in this process: copies, messages
 
 
-def next_sample(number: int, seconds: float, calls_per_s: float, own_s: float = 0.0, call_s: float = 1.0) -> int:
-    """After how many calls to take the next one: `number` were taken since the swap, the last took a worker `seconds`
-    and this process `own_s`, and calls take `call_s`."""
+def pause_s(check_s: float, own_s: float) -> float:
+    """The time that has to pass between two samples, if one takes a worker and this process so long."""
+    return max(check_s / SHARE, own_s / OWN_SHARE)
+
+
+def next_sample(number: int, calls_per_s: float, pause_s: float) -> int:
+    """After how many calls to take the next one: `number` were taken since the swap."""
     if number < len(FIRST_CALLS):
         return FIRST_CALLS[number]
-    wanted = max(calls_per_s * seconds / SHARE, own_s / (OWN_SHARE * call_s))
-    return int(max(LEAST_CALLS, min(MOST_CALLS, wanted)))
+    return int(max(LEAST_CALLS, min(MOST_CALLS, calls_per_s * pause_s)))
 
 
 class Sample(msgspec.Struct, frozen=True):

@@ -18,7 +18,7 @@ from tierup.adapt.background import NO_TARGET, Climb, Stopped
 from tierup.adapt.builders import Builders, Built, run_jobs
 from tierup.adapt.compare import log_of, verdict
 from tierup.adapt.costs import COSTS
-from tierup.adapt.learn import decision_row, kernel_rows, machine_row, trial_rows
+from tierup.adapt.learn import decision_row, kernel_rows, left_alone_s, machine_row, trial_rows
 from tierup.adapt.memory import MEMORY, place_of
 from tierup.adapt.messages import Failure, PlacedCase, PlanModel, PlannedModel, Recall, Recalled, TriedPlan, TryPlan
 from tierup.adapt.proof import Refusal
@@ -144,7 +144,9 @@ def _with_plan_from_worker(climb: Climb, prove: Prove | None) -> None:
     try:
         tried = _try(climb, source, entry, learned.compared)
     except NotBetter as error:
-        learned.keep("unclear" if isinstance(error, Unclear) else "refused", str(error))
+        outcome = "unclear" if isinstance(error, Unclear) else "refused"
+        learned.keep(outcome, str(error))
+        climb.progress.put_off(climb.signatures, left_alone_s(outcome))
         raise
     origin = climb.origin()
     origin.release_pages()  # what the baseline read, lest weights be in memory twice while they are packed
@@ -154,8 +156,7 @@ def _with_plan_from_worker(climb: Climb, prove: Prove | None) -> None:
         climb.progress.events.add(displaced)
     learned.keep("swapped", "")
     if refusing.lasts:  # otherwise the next one that loads the model tries again
-        with _not_kept(climb):
-            plans.write(source, entry)
+        _keep(climb, plans, source, entry, warm.program.number)
     origin.forget()
 
 
@@ -185,12 +186,15 @@ def _with_plan_from_here(climb: Climb, prove: Prove | None, forced: bool = False
         climb.progress.events.add(displaced)
     measured, regions = tuple(errors.items()), tuple(map(program_digest, planned.texts))
     serving = Serving.of(plan, planned.signatures, baseline, constants, measured, planned.refused, regions)
-    climb.go_live(program, serving)
-    if origin.source is not None and kernels and runs_images(planned.target) and refusing.lasts:
-        plans, parts = _plans(config), cache_parts(config.precision)
+    source, plans, entry = origin.source, _plans(config), None
+    if source is not None and kernels and runs_images(planned.target) and refusing.lasts:
         with _not_kept(climb):
-            entry = make_entry(planned, imported, origin.source, parts, plans)
-            plans.write(origin.source, _with_kernels(entry, planned.texts, kernels, judge is not None, errors))
+            entry = make_entry(planned, imported, source, cache_parts(config.precision), plans)
+            entry = _with_kernels(entry, planned.texts, kernels, judge is not None, errors)
+            serving = msgspec.structs.replace(serving, parts=entry.parts, keys=tuple(built.key for built in kernels))
+    climb.go_live(program, serving)
+    if source is not None and entry is not None:
+        _keep(climb, plans, source, entry, program.number)
     origin.forget()
 
 
@@ -225,6 +229,7 @@ def _plan_apart(source: Source, climb: Climb, refusing: Refusing) -> tuple[Entry
         job = PlanModel(*where, climb.signatures, store, config.precision, refusing.reasons)
         (reply,) = run_jobs([job], told=climb.ledger.add, presses=climb.presses)
     if isinstance(reply, Failure):
+        climb.progress.put_off(climb.signatures, reply.again_s)
         raise NotBetter(reply.reason)
     assert isinstance(reply, PlannedModel)  # the only other reply that fits such a job
     if not reply.programs:
@@ -392,6 +397,18 @@ def _with_kernels(
     )
     plan = msgspec.structs.replace(entry.plan, kernels=records, proved=proved, errors=tuple(errors.items()))
     return msgspec.structs.replace(entry, plan=plan)
+
+
+def _keep(climb: Climb, plans: Plans, source: Source, entry: EntryRecord, program: int) -> None:
+    """Keep the entry of a plan that went live as this program, unless it was taken back already."""
+    progress = climb.progress
+    if progress.taken_back == program:
+        return
+    with _not_kept(climb):
+        plans.write(source, entry)
+    if progress.taken_back == program:  # meanwhile
+        before = None if progress.counts.quarantined else climb.incumbent
+        plans.take_back(source, entry.parts, entry.plan.signatures, before)
 
 
 @contextmanager

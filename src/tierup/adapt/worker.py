@@ -83,7 +83,7 @@ def _compile(job: Compile) -> Compiled:
     return Compiled(tuple(compile_texts(job.programs, job.target)))
 
 
-def _plan(job: PlanModel) -> PlannedModel:
+def _plan(job: PlanModel) -> PlannedModel | Failure:
     from tierup.adapt.planning import plan_model  # the front end, the op table: most workers only compile
 
     return plan_model(job)

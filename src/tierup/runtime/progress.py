@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from time import monotonic
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 
 Signature = tuple[tuple[int, ...], ...]  # the shape of each input
+
+_MOST_PUT_OFF = 64  # plans; the oldest goes
 
 
 class Serving(msgspec.Struct, frozen=True):
@@ -96,9 +99,11 @@ class Progress:
         self.lock = threading.Lock()  # held while a program goes live, or while that is being forbidden
         self.stopped = False  # closed or frozen: nothing goes live any more
         self.awaited = 0  # callers that wait until it is settled
+        self.taken_back = 0  # the number of the last program that was rolled back or found wrong
         self.reason = ""  # why the model did not get further
         self.counts = Counts()
         self.events = Events()
+        self._put_off: dict[frozenset[Signature], float] = {}
 
     @property
     def settled(self) -> bool:
@@ -127,6 +132,17 @@ class Progress:
             if not self.stopped:
                 self._done.clear()
             return not self.stopped
+
+    def put_off(self, signatures: tuple[Signature, ...], seconds: float) -> None:
+        """A plan with functions for these signatures would be turned away for so long: it need not be asked for."""
+        if seconds > 0:
+            self._put_off[frozenset(signatures)] = monotonic() + seconds
+        while len(self._put_off) > _MOST_PUT_OFF:
+            del self._put_off[next(iter(self._put_off))]
+
+    def allows(self, signatures: tuple[Signature, ...]) -> bool:
+        """Whether a plan for these signatures may be asked for now."""
+        return monotonic() >= self._put_off.get(frozenset(signatures), 0.0)
 
     def stop(self) -> None:
         """Let nothing go live from now on."""

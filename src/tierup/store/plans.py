@@ -1,16 +1,17 @@
 """The plan cache: what loading a model computed, so that the next load computes nothing.
 
-An entry is one file, `<bytes of the model>-<key>.plan`, with large derived arrays beside it in `<key>.arrays`. The key
-is a digest of named parts, of which the model's content is one. Entries are untrusted: the folder and the files must be
-ours alone, a digest covers each of them, and records are decoded into bounded types. Whatever does not fit is a miss,
-counted and logged, and is written anew.
+An entry is one file, `<bytes of the model>-<key>.plan`, with large derived arrays beside it in files that are named by
+their content. The key is a digest of named parts, of which the model's content is one. Where a plan with functions for
+signatures takes another one's place, that one is set aside as `….before`, and comes back if the new one does not last.
+Entries are untrusted: the folder and the files must be ours alone, a digest covers each of them, and records are
+decoded into bounded types. Whatever does not fit is a miss, counted and logged, and is written anew.
 """
 
 from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from hashlib import sha256
 
@@ -28,7 +29,10 @@ MAX_ARRAYS_BYTES = 1 << 32
 MAX_FOLDER_BYTES = 4 << 30
 MAX_ENTRIES = 512
 _MAGIC = b"tierup plan 1\n"
+_ARRAYS, _BEFORE = ".arrays", ".before"
 _DIGEST_BYTES = 32
+
+Signatures = tuple[tuple[tuple[int, ...], ...], ...]
 
 
 class Entry:
@@ -44,7 +48,7 @@ class Kept(msgspec.Struct, frozen=True):
     model: str
     parts: dict[str, str]
     kernels: int
-    signatures: tuple[tuple[tuple[int, ...], ...], ...]
+    signatures: Signatures
     size_bytes: int
     used_s: float
 
@@ -65,11 +69,12 @@ class Plans:
             check_private(self.folder)
             parts = self.full_parts(source, parts)
             path = self._path(source, parts)
-            record = _decode(read_own(path, MAX_ENTRY_BYTES))
+            record = _read(path)
             if record.parts != parts:
                 raise StoreError("it was made for something else")
             entry = self.open(source, record)
-            for used in (path, *((_beside(path),) if record.arrays is not None else ())):
+            names = (record.arrays.name,) if record.arrays is not None else ()
+            for used in (path, *(os.path.join(self.folder, name) for name in names)):
                 with suppress(OSError):
                     os.utime(used)  # what was used last is evicted last
             return entry
@@ -92,10 +97,10 @@ class Plans:
                 raise StoreError("it refers to external data, but the model was not loaded from a path")
             files[number] = self._same(external, *open_inside(source.folder, external.name))
         if record.arrays is not None:
-            expected = os.path.basename(_beside(self._path(source, record.parts)))
-            if record.arrays.name != expected:
-                raise StoreError(f"its arrays lie in '{record.arrays.name[:80]}' instead of '{expected}'")
-            files[ARRAYS] = self._same(record.arrays, *open_own(os.path.join(self.folder, expected)))
+            name = record.arrays.name
+            if os.path.basename(name) != name or not name.endswith(_ARRAYS):
+                raise StoreError(f"its arrays lie in '{name[:80]}', which is no file beside it")
+            files[ARRAYS] = self._same(record.arrays, *open_own(os.path.join(self.folder, name)))
         return Entry(record, StoredWeights(record.weights, files))
 
     def full_parts(self, source: Source, parts: Mapping[str, str]) -> dict[str, str]:
@@ -115,7 +120,7 @@ class Plans:
             raise StoreError(f"the plan has {placed.arrays_bytes} bytes of derived weights, which is too much to keep")
         parts = self.full_parts(source, parts)
         found = tuple(self._external(source, location, view) for location, view in external.items())
-        arrays = self._save_arrays(_beside(self._path(source, parts)), placed) if placed.arrays else None
+        arrays = self._save_arrays(placed) if placed.arrays else None
         return msgspec.structs.replace(record, parts=parts, external=found, arrays=arrays)
 
     def write(self, source: Source, record: EntryRecord) -> None:
@@ -124,20 +129,43 @@ class Plans:
         if len(payload) > MAX_ENTRY_BYTES - len(_MAGIC) - _DIGEST_BYTES:
             raise StoreError(f"the plan takes {len(payload)} bytes, which is too much to keep")
         make_private(self.folder)
-        write_whole(self._path(source, record.parts), (_MAGIC, sha256(payload).digest(), payload))
+        path = self._path(source, record.parts)
+        if record.plan.signatures:
+            _set_aside(path, record.plan.signatures)
+        write_whole(path, (_MAGIC, sha256(payload).digest(), payload))
         self.evict()
 
-    def remove(self, source: Source, parts: Mapping[str, str]) -> None:
-        """Take out the entry of this model, if there is one and it can be."""
-        with suppress(OSError):
-            os.unlink(self._path(source, self.full_parts(source, parts)))
+    def take_back(self, source: Source, parts: Mapping[str, str], gone: Signatures, before: Signatures | None) -> None:
+        """A plan with functions for the signatures `gone` did not last: the entry of what answers now, which is the one
+        with those of `before`, takes its place. None: no plan answers, so there is no entry. `parts` are all of them.
+        """
+        path = self._path(source, parts)
+        with suppress(OSError, ValueError, RecursionError):
+            if _read(path).plan.signatures != gone:
+                return  # it is not there yet, or another process has a plan that lasts
+            if before is not None and _kept_before(path) == before:
+                os.replace(_before(path), path)
+            else:
+                os.unlink(path)
+
+    def take_out(self, source: Source, parts: Mapping[str, str], kernels: Collection[str]) -> None:
+        """Remove the model's entries that have one of these kernels, by their keys; one that has none of them stays, or
+        comes back. `parts` are all of them."""
+        path = self._path(source, parts)
+        for kept in (path, _before(path)):
+            with suppress(OSError, ValueError, RecursionError):
+                if not {kernel.key for kernel in _read(kept).plan.kernels}.isdisjoint(kernels):
+                    os.unlink(kept)
+        if not os.path.exists(path):
+            with suppress(OSError):
+                os.replace(_before(path), path)
 
     def entries(self) -> list[Kept]:
         """What is stored, the last used first. Damaged entries are left out."""
         found = []
         for name, status in self._files():
             with suppress(OSError, ValueError, RecursionError):
-                record = _decode(read_own(os.path.join(self.folder, name), MAX_ENTRY_BYTES))
+                record = _read(os.path.join(self.folder, name))
                 plan, parts = record.plan, record.parts
                 size, used_s = status.st_size, status.st_mtime
                 found.append(Kept(record.about.name, parts, len(plan.kernels), plan.signatures, size, used_s))
@@ -148,7 +176,7 @@ class Plans:
         damaged = 0
         for name, _ in self._files():
             try:
-                _decode(read_own(os.path.join(self.folder, name), MAX_ENTRY_BYTES))
+                _read(os.path.join(self.folder, name))
             except FileNotFoundError:
                 continue
             except (OSError, ValueError, RecursionError):
@@ -157,16 +185,15 @@ class Plans:
 
     def clear(self) -> int:
         """Remove every entry and what lies beside it: how many entries there were."""
-        names = [name for name, _ in self._files()]
-        for name in names:
-            self._unlink(_beside(name))
-        return sum(self._unlink(name) for name in names)
+        for name, _ in self._files((_ARRAYS, _BEFORE)):
+            self._unlink(name)
+        return sum(self._unlink(name) for name, _ in self._files())
 
-    def _files(self) -> list[tuple[str, os.stat_result]]:
+    def _files(self, endings: tuple[str, ...] = (".plan",)) -> list[tuple[str, os.stat_result]]:
         try:
             check_private(self.folder)
             with os.scandir(self.folder) as found:
-                return [(file.name, file.stat()) for file in found if file.name.endswith(".plan")]
+                return [(file.name, file.stat()) for file in found if file.name.endswith(endings)]
         except OSError:
             return []
 
@@ -204,14 +231,19 @@ class Plans:
         key = sha256(msgspec.json.encode(sorted(parts.items()))).hexdigest()[:40]
         return os.path.join(self.folder, f"{source.size_bytes:x}-{key}.plan")
 
-    def _save_arrays(self, path: str, placed: Placed) -> FileRecord:
+    def _save_arrays(self, placed: Placed) -> FileRecord:
+        """Named by content, so that the arrays of another plan of the same model stay as they are."""
         make_private(self.folder)
+        path = os.path.join(self.folder, f"{os.getpid()}-{id(placed)}.new")
         write_whole(path, placed.pieces())
         descriptor, size = open_own(path)
         try:
-            return FileRecord(os.path.basename(path), size, fingerprint_file(descriptor, size, self._threads))
+            content = fingerprint_file(descriptor, size, self._threads)
         finally:
             os.close(descriptor)
+        name = f"{content[:40]}{_ARRAYS}"
+        os.replace(path, os.path.join(self.folder, name))
+        return FileRecord(name, size, content)
 
     def _external(self, source: Source, location: str, view: memoryview) -> FileRecord:
         """An external file by the content that was imported, unless it was written to since."""
@@ -240,9 +272,31 @@ def log_ignored(entry: str, error: Exception) -> None:
     logger(__name__).warning("ignored the plan entry %s: %s", entry, error)
 
 
-def _beside(path: str) -> str:
-    """Where an entry's derived arrays lie."""
-    return path.removesuffix(".plan") + ".arrays"
+def _before(path: str) -> str:
+    """Where the entry lies whose place another one took."""
+    return path.removesuffix(".plan") + _BEFORE
+
+
+def _kept_before(path: str) -> Signatures | None:
+    """The signatures of what is set aside; None if nothing is."""
+    try:
+        return _read(_before(path)).plan.signatures
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
+def _set_aside(path: str, signatures: Signatures) -> None:
+    """Keep the entry that is there, unless it is for the same signatures as the one that takes its place."""
+    with suppress(OSError, ValueError, RecursionError):
+        if _read(path).plan.signatures == signatures:
+            return
+        with suppress(FileNotFoundError):
+            os.unlink(_before(path))
+        os.link(path, _before(path))
+
+
+def _read(path: str) -> EntryRecord:
+    return _decode(read_own(path, MAX_ENTRY_BYTES))
 
 
 def _decode(data: bytes) -> EntryRecord:

@@ -205,15 +205,16 @@ def _quantised(out: Rewriter, node: Node) -> Values | None:
 
 def _quantised_sums(out: Rewriter, node: Node) -> Values | None:
     """x / s = x · (1 / s), where x was rounded before."""
-    scale, zero = _number(out, node.inputs[1]), node.inputs[2] if len(node.inputs) > 2 else None
-    if scale is None or zero is None or _number(out, zero) is None or out.dtype(zero) not in _BYTES:
+    scale, zero = _number(out, node.inputs[1]), _number(out, node.inputs[2] if len(node.inputs) > 2 else None)
+    if scale is None or zero is None or zero.dtype not in (np.int8, np.uint8):
         return None
     usual = scale.dtype == np.float32 and 1e-30 < scale < 1e30 and not node.attrs.get("precision", 0)
     if not usual or not _is_rescaled(out, node.inputs[0], _DEPTH):
         return None
     b = Core(out)
     factor = b.number(1 / float(scale), DType.F32)
-    return [quantised(b, b.mul(b.input(node), factor), b.reshape(zero, ()), b.dtype(zero))]
+    kind = DType.I8 if zero.dtype == np.int8 else DType.U8
+    return [quantised(b, b.mul(b.input(node), factor), b.weight(zero), kind)]
 
 
 def _is_rescaled(out: Rewriter, value: ValueId | None, depth: int) -> bool:

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, numpy_helper
+from onnx import numpy_helper
 from tests.profile.fakes import fake_machine
 from tests.security.models import model, node, value
 from typer.testing import CliRunner
@@ -73,7 +73,7 @@ def perceptron(tmp_path: Path) -> Path:
         node("Relu", ["a"], ["r"]),
         node("MatMul", ["r", "w1"], ["m"]),
         node("Softmax", ["m"], ["y"]),
-        node("NonZero", ["y"], ["z"]),
+        node("Unique", ["y"], ["z"]),
     ]
     weights = [
         weight("w0", 20, 64),
@@ -81,7 +81,7 @@ def perceptron(tmp_path: Path) -> Path:
         weight("w1", 64, 10),
         numpy_helper.from_array(np.array(1), "axis"),
     ]
-    outputs = [value("y", ["batch", 10]), value("z", [2, None], TensorProto.INT64)]
+    outputs = [value("y", ["batch", 10]), value("z", [None])]
     return saved(model(nodes, [value("x", ["batch", 20])], outputs, weights), tmp_path)
 
 
@@ -105,7 +105,7 @@ def test_regions_are_listed_in_running_order(perceptron: Path) -> None:
 
 def test_what_runs_alone_and_what_was_not_fused_have_reasons(perceptron: Path) -> None:
     text = shown(perceptron)
-    assert "core.nonzero has no lowering yet" in row(text, "core.nonzero", "1")
+    assert "how many are left is known only when the data is" in row(text, "onnx.Unique", "1")
     assert "two products are one region only in attention" in row(text, "1", "0→1")
     assert "a reduction follows the product" in row(text, "1", "1→2")
     assert "alive together at the busiest step" in text
@@ -146,7 +146,7 @@ def test_the_figures_as_json(perceptron: Path, tmp_path: Path) -> None:
         (1, 2, ["m"]),
     ]
     (alone,) = found["alone"]
-    assert (alone["op"], alone["node"]) == ("core.nonzero", "node_z")
+    assert (alone["op"], alone["node"]) == ("onnx.Unique", "node_z")
     assert found["memory"] == {"arena_bytes": 7 * 64 * 4 + 320, "lower_bound_bytes": 7 * 64 * 4 + 320, "values": 2}
     assert found["threads"] == _native.threads() == 2
 
@@ -208,11 +208,11 @@ def test_inputs_that_do_not_fit_are_the_callers_error(perceptron: Path) -> None:
 
 
 def test_a_model_that_compiles_nothing(tmp_path: Path) -> None:
-    proto = model([node("NonZero", ["x"], ["y"])], [value("x", ["n"])], [value("y", [1, None], TensorProto.INT64)])
+    proto = model([node("Unique", ["x"], ["y"])], [value("x", ["n"])], [value("y", [None])])
     path = saved(proto, tmp_path)
     text = shown(path)
     assert "No part of the model compiles to kernels." in text
-    assert row(text, "core.nonzero", "1")
+    assert row(text, "onnx.Unique", "1")
     assert "region 0: no part of it compiles to kernels" in refusal(path, "--region", "0")
     found = record(path, tmp_path)
     assert (found["regions"], found["refused"], found["kernels"]) == ([], [], 0)

@@ -31,16 +31,17 @@ def conv(data: str, weight: str, sizes: tuple[Any, ...], columns: int, **attrs: 
 
     def build(b: GraphBuilder) -> int:
         x = b.open_input(KINDS[data][0], sizes)
-        w = const(b, numbers(weight, int(np.prod(kernel)) * sizes[-1], columns), KINDS[weight][1])
+        channels = sizes[-1] // attrs.get("group", 1)
+        w = const(b, numbers(weight, int(np.prod(kernel)) * channels, columns), KINDS[weight][1])
         return b.op("core.conv_last", x, w, ints(b, *around), **{**step, **attrs})
 
     return build
 
 
-def run(build: Build, *feeds: Any) -> str:
+def run(build: Build, *feeds: Any, dots: frozenset[str] = DOTS) -> str:
     """The program; what it computes is what the reference does."""
     graph, weights = made(build)
-    done = CutRun(graph, weights, list(feeds), DOTS)
+    done = CutRun(graph, weights, list(feeds), dots)
     (got,), (wanted,) = done.outputs(), evaluate(graph, weights, list(feeds))
     np.testing.assert_array_equal(got, wanted)
     assert got.dtype == wanted.dtype
@@ -69,6 +70,59 @@ def test_words_of_bytes(
     text = run(conv(data, weight, sizes, columns, **attrs, **({"fill": fill} if fill else {})), numbers(data, *shape))
     assert "dot_bytes" in text
     assert ("xor" in text) == (data == weight)
+
+
+DEPTHWISE: list[tuple[tuple[Any, ...], dict[str, Any]]] = [
+    ((2, 5, 7, 8), {"kernel_shape": (3, 3), "pads": (1, 1, 1, 1)}),
+    ((1, 6, 9, 5), {"kernel_shape": (3, 2), "strides": (2, 2), "pads": (1, 0, 2, 1)}),  # ragged vectors
+    ((1, 9, 19, 20), {"kernel_shape": (5, 3), "dilations": (2, 2)}),  # more rows than a word has
+    ((2, 11, 8), {"kernel_shape": (4,), "pads": (2, 3)}),
+    ((1, 4, 5, 6, 3), {"kernel_shape": (2, 3, 3), "pads": (1, 1, 1, 0, 1, 1)}),
+    ((1, 2, 2, 4), {"kernel_shape": (5, 5), "pads": (4, 4, 4, 4)}),  # windows that lie outside altogether
+    ((1, 1, 0, 4), {"kernel_shape": (1, 1), "strides": (1, 3), "pads": (0, 3, 0, 2)}),
+    ((2, "h", "w", 12), {"kernel_shape": (3, 3), "pads": (1, 1, 1, 1)}),
+]
+
+
+@pytest.mark.parametrize("dots", [DOTS, frozenset()])
+@pytest.mark.parametrize("fill", [0, 5])
+@pytest.mark.parametrize("weight", ["i8", "u8"])
+@pytest.mark.parametrize("data", ["u8", "i8"])
+@pytest.mark.parametrize(("sizes", "attrs"), DEPTHWISE)
+def test_every_channel_of_bytes_by_itself(
+    sizes: tuple[Any, ...], attrs: dict[str, Any], data: str, weight: str, fill: int, dots: frozenset[str]
+) -> None:
+    shape = [{"h": 5, "w": 13}.get(size, size) for size in sizes]
+    more = {**attrs, "group": sizes[-1], **({"fill": fill} if fill else {})}
+    text = run(conv(data, weight, sizes, sizes[-1], **more), numbers(data, *shape), dots=dots)
+    assert ("dot_bytes" in text) == bool(dots)
+    assert ("xor" in text) == (bool(dots) and data == weight)
+
+
+@pytest.mark.parametrize("size", [(0, 5), (4, 0)])
+def test_bytes_without_elements_are_padding(size: tuple[int, int]) -> None:
+    build = conv("u8", "i8", (1, "h", "w", 8), 8, kernel_shape=(3, 3), pads=(2, 2, 2, 2), group=8, fill=7)
+    run(build, numbers("u8", 1, *size, 8))
+
+
+@pytest.mark.parametrize("fill", [0, 5])
+@pytest.mark.parametrize("weight", ["i8", "u8"])
+@pytest.mark.parametrize(
+    ("sizes", "columns", "attrs"),
+    [
+        ((2, 5, 7, 8), 16, {"group": 2, "kernel_shape": (3, 3), "pads": (1, 1, 1, 1)}),
+        ((1, 6, 9, 24), 24, {"group": 3, "kernel_shape": (3, 2), "strides": (2, 2)}),
+        ((1, 17, 16), 32, {"group": 4, "kernel_shape": (3,), "pads": (1, 1)}),
+    ],
+)
+def test_groups_of_bytes(sizes: tuple[Any, ...], columns: int, attrs: dict[str, Any], weight: str, fill: int) -> None:
+    text = run(conv("u8", weight, sizes, columns, **attrs, **({"fill": fill} if fill else {})), numbers("u8", *sizes))
+    assert "dot_bytes" in text
+
+
+def test_groups_with_few_results_are_multiplied_one_by_one() -> None:
+    build = conv("u8", "i8", (1, 4, 5, 8), 6, kernel_shape=(3, 3), pads=(1, 1, 1, 1), group=2, fill=9)
+    assert "dot_bytes" not in run(build, numbers("u8", 1, 4, 5, 8))
 
 
 def test_a_negative_fill() -> None:

@@ -8,9 +8,10 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from tests.oracle.test_microsoft import CASES, GQA, MASKS, NARROW, gqa
+from tests.oracle.test_microsoft import CASES, GQA, MASKS, NARROW, gqa, lstm, with_inputs
 from tests.rewrite.lowered import assert_equal, f, lowered, single, u8
 
+from tierup.ir.ops.recurrent import ACTIVATION_DEFAULTS
 from tierup.ir.types import Array
 from tierup.rewrite.decompose import KEPT, reasons
 
@@ -37,6 +38,7 @@ ALL: list[Case] = [(op, inputs, attrs, outputs) for op, inputs, attrs, outputs, 
 IN_THE_CALL = {
     "ms.Attention": "whether the mask holds ends alone, or starts too, is known only in the call",
     "ms.QAttention": "whether the mask holds ends alone, or starts too, is known only in the call",
+    "ms.DynamicQuantizeLSTM": "its weights, scales or zero points are known only in the call",
     "ms.ExpandDims": "the place of the new axis is known only in the call",
     "ms.GatherND": "the length of its index tuples is known only in the call",
     "ms.GroupQueryAttention": "the longest sequence has a length that is known only in the call",
@@ -100,7 +102,26 @@ def test_blocks_that_are_not_whole_stay_packed() -> None:
     assert max(weights[digest].nbytes for _, digest in after.weights) == packed.nbytes
 
 
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+@pytest.mark.parametrize("function", ACTIVATION_DEFAULTS)
+def test_functions_and_lengths_of_a_quantised_lstm(function: str, direction: str) -> None:
+    directions = 2 if direction == "bidirectional" else 1
+    inputs = with_inputs(lstm(directions), i4=np.array([4, 0, 2], np.int32), i7=f(directions, 18))
+    attrs = {
+        "hidden_size": 6,
+        "direction": direction,
+        "clip": 2.5,
+        "activations": (function, "Tanh", "Relu") * directions,
+    }
+    graph, weights, feeds = single(
+        "ms.DynamicQuantizeLSTM", inputs, "open", outputs=3, constants=(1, 2, *range(7, 12)), **attrs
+    )
+    after = lowered(graph, weights)
+    assert_equal(graph, after, weights, feeds)
+    assert [node.op for node in after.nodes if not node.op.startswith("core.")] == ["onnx.Scan"] * directions
+
+
 def test_the_rest_is_kept() -> None:
     assert {op for op, *_ in CASES} & set(KEPT) == {
-        "ms.DynamicQuantizeLSTM", "ms.Inverse", "ms.NGramRepeatBlock", "ms.Unique",
+        "ms.Inverse", "ms.NGramRepeatBlock", "ms.Unique",
     }  # fmt: skip

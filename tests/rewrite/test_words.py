@@ -90,3 +90,30 @@ def test_few_channels_and_floats_stay() -> None:
 
     after = compare(build, data(3, 2), RANDOM.standard_normal((3, 6)).astype(np.float32))
     assert ops(after) == ["core.matmul", "core.matmul"]
+
+
+def grouped(channels: int, columns: int, group: int) -> Build:
+    def build(b: GraphBuilder) -> ValueId:
+        x = b.open_input(DType.U8, (1, 4, 5, channels))
+        w = weight(b, 9 * channels // group, columns)
+        return b.op("core.conv_last", x, w, ints(b, 1, 1, 1, 1), **{**CONV, "group": group})
+
+    return build
+
+
+def test_groups_with_few_results_are_joined() -> None:
+    for channels, columns, group, left in (
+        (32, 32, 8, 2),
+        (6, 48, 3, 3),
+        (24, 24, 12, 0),
+        (8, 16, 8, 1),
+        (4, 32, 2, 1),
+    ):
+        after = compare(grouped(channels, columns, group), data(1, 4, 5, channels))
+        (node,) = (node for node in after.nodes if node.op == "core.conv_last")
+        assert node.attrs["group"] == (left or group), (channels, columns, group)
+
+
+def test_channels_by_themselves_stay_so() -> None:
+    after = compare(grouped(32, 32, 32), data(1, 4, 5, 32))
+    assert [node.attrs["group"] for node in after.nodes if node.op == "core.conv_last"] == [32]

@@ -84,6 +84,14 @@ GEOMETRIES: list[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = [
     ((1, 4, 5, 6, 7), (8, 4, 3, 3, 3), {"pads": [1] * 6}),
     ((1, 20, 2, 2), (20, 20, 5, 5), {"pads": [4] * 4}),  # windows that lie outside altogether
     ((0, 4, 5, 5), (8, 4, 3, 3), {"pads": [1] * 4}),
+    ((1, 32, 9, 20), (32, 1, 3, 3), {"pads": [1] * 4, "group": 32}),
+    ((2, 21, 9, 11), (21, 1, 5, 5), {"pads": [2] * 4, "strides": [2, 2], "group": 21}),
+    ((1, 16, 4, 5, 6), (16, 1, 3, 3, 3), {"pads": [1] * 6, "group": 16}),
+    ((1, 16, 40), (16, 1, 9), {"pads": [4, 4], "group": 16}),
+    ((1, 32, 9, 9), (32, 8, 3, 3), {"pads": [1] * 4, "group": 4}),  # groups are joined
+    ((1, 64, 7, 8), (96, 32, 3, 3), {"pads": [1] * 4, "group": 2}),
+    ((1, 6, 7, 8), (10, 3, 3, 3), {"pads": [1] * 4, "group": 2}),  # groups that fill no vectors
+    ((1, 8, 7, 8), (16, 1, 3, 3), {"pads": [1] * 4, "group": 8}),  # two results of each channel
 ]
 
 
@@ -133,6 +141,49 @@ def block() -> tuple[onnx.ModelProto, Any]:
     last = model.node("Gemm", y, weight, model.weight(np.ones(10, np.float32)), transB=1)
     proto = model.made([1, 16, 8, 8], last, TensorProto.FLOAT)
     return proto, RANDOM.standard_normal((1, 16, 8, 8)).astype(np.float32)
+
+
+def separable() -> tuple[onnx.ModelProto, Any]:
+    """Blocks as MobileNets have them: wider by 1×1, every channel by itself, narrower by 1×1, and a sum around."""
+    model = Model(np.uint8)
+
+    def conv(x: str, *sizes: int, **attrs: Any) -> str:
+        w = RANDOM.integers(-127, 128, sizes).astype(np.int8)
+        scale = RANDOM.uniform(0.8, 1.2, len(w)).astype(np.float32) / np.float32(73 * np.sqrt(np.prod(sizes[1:])))
+        return model.conv(x, w, scale, (RANDOM.standard_normal(len(w)) / 10).astype(np.float32), **attrs)
+
+    def clipped(y: str) -> str:
+        return model.again(model.node("Clip", y, model.weight(np.float32(0)), model.weight(np.float32(6))), 6 / 255, 0)
+
+    x = clipped(conv(model.again("x", 0.03, 114), 16, 3, 3, 3, pads=[1] * 4, strides=[2, 2]))
+    for _ in range(2):
+        y = clipped(conv(x, 48, 16, 1, 1))
+        y = clipped(conv(y, 48, 1, 3, 3, pads=[1] * 4, group=48))
+        y = model.again(conv(y, 16, 48, 1, 1), 0.04, 128)
+        x = model.again(model.node("Add", x, y), 0.05, 100)
+    last = model.node("Relu", conv(x, 16, 1, 5, 5, pads=[2] * 4, strides=[2, 2], group=16))
+    return model.made([1, 3, 24, 24], last, TensorProto.FLOAT), RANDOM.standard_normal((1, 3, 24, 24)).astype("f4")
+
+
+def test_separable_blocks_stay_bytes() -> None:
+    plan = planned(separable()[0])
+    graph = plan.graph
+    placed = [placed for placed in plan.functions[0].kernels if placed.region.kind == "conv"]
+    assert len(placed) == 4
+    for each in placed:
+        assert "dot_bytes" in repr(each.kernel.program)
+        type = graph.type(graph.nodes[each.region.nodes[0]].inputs[0] or 0)
+        assert isinstance(type, TensorType)
+        assert type.dtype is DType.U8
+
+
+def test_separable_blocks_answer_as_the_baseline_does() -> None:
+    proto, x = separable()
+    with tierup.load(proto, config=tierup.Config(force_tier=0)) as session:
+        wanted = session(x=x)["y"]
+    got = compiled(proto, x)
+    # A byte that is off by one moves a result of 25 weights by a weight: 127 / (73 · 5) · 1.2 · 0.05 at most.
+    assert np.abs(got - wanted).max() <= 0.021
 
 
 def planned(proto: onnx.ModelProto) -> Compiled:

@@ -21,6 +21,7 @@ from tierup.ir.graph import Graph, Weights
 from tierup.ir.types import Dim, DType
 from tierup.lower.copied import Copied
 from tierup.lower.depthwise import lower_depthwise
+from tierup.lower.depthwise_bytes import lower_depthwise_bytes
 from tierup.lower.epilogue import Epilogue
 from tierup.lower.few import lower_few, suits
 from tierup.lower.kernel import Kernel, Panels
@@ -41,7 +42,7 @@ from tierup.lower.tile import (
     Tile,
     TileProgram,
 )
-from tierup.lower.tiling import tiling
+from tierup.lower.tiling import divides, tiling
 from tierup.lower.views import Views
 from tierup.lower.windows import Windows
 from tierup.lower.winograd import lower_winograd
@@ -61,22 +62,29 @@ def lower_conv(
     """The kernel of a conv region; `dots` are the maps of words that the machine has instructions for."""
     windows = Windows(graph, weights, region, dims)
     if windows.channels == windows.columns == 1 and windows.group > 1:
+        if windows.sum is DType.I32:
+            return lower_depthwise_bytes(graph, weights, region, windows, lanes, _words(windows, dots))
         return lower_depthwise(graph, weights, region, dims, lanes)
     if windows.transformed:
         return lower_winograd(graph, weights, region, windows, lanes)
-    words = _as_words(windows, dots)
-    if words is not None:
+    words = _words(windows, dots)
+    if words is not None and _is_of_words(windows, words, lanes):
         return _Conv(graph, weights, region, windows.in_words(words.group), lanes, words).kernel()
     if suits(windows, graph, lanes):
         return lower_few(graph, weights, region, windows, lanes)
     return _Conv(graph, weights, region, windows, lanes).kernel()
 
 
-def _as_words(windows: Windows, dots: Set[str]) -> Words | None:
-    """How to compute on words; None where the machine, the sizes or the weights do not allow it."""
-    found = words_for(windows.dtype(windows.data), windows.dtype(windows.matrix), windows.sum, dots)
-    whole = windows.group == 1 and found is not None and windows.channels % found.group == 0
-    return found if whole and windows.constant is not None else None
+def _words(windows: Windows, dots: Set[str]) -> Words | None:
+    """How the machine multiplies words of such data and weights, if it does."""
+    return words_for(windows.dtype(windows.data), windows.dtype(windows.matrix), windows.sum, dots)
+
+
+def _is_of_words(windows: Windows, words: Words, lanes: int) -> bool:
+    """Whether channels fill words, the weights can be packed, and a panel has columns of one group alone."""
+    if windows.constant is None or windows.channels % words.group:
+        return False
+    return windows.group == 1 or divides(windows.columns, lanes)
 
 
 class _Conv:
@@ -95,7 +103,8 @@ class _Conv:
         self._names, self._sizes = Names(), Sizes()
         self._epilogue = Epilogue(graph, weights, region.nodes, self._names)
         *self._outer, self._last = windows.axes
-        self._width, self._tiles = tiling(self._last.count, windows.columns, self._lanes)
+        grouped = words is not None and windows.group > 1
+        self._width, self._tiles = tiling(self._last.count, windows.columns, self._lanes, whole=grouped)
         self._flat = not self._outer  # one spatial axis: the grid goes over its tiles
         self._terms = windows.channels * prod(axis.kernel for axis in windows.axes)
         dense = windows.view.strides[-1] == 1
@@ -105,7 +114,7 @@ class _Conv:
             windows, self._outer, self._last, self._span(), self._lanes, self._names, self._sizes, self._flat, planar
         )
         self._copied = copied if padded or not dense else None
-        self._packed = windows.group == 1 and (words is not None or windows.matrix in dict(graph.weights))
+        self._packed = words is not None or (windows.group == 1 and windows.matrix in dict(graph.weights))
         self._right = Views(graph, weights, self._dims).of(windows.matrix)
 
     def kernel(self) -> Kernel:
@@ -234,7 +243,8 @@ class _Conv:
     def _plus_sums(self, body: list[Statement], row: str, total: str) -> str:
         """What the sums lack because the data was moved."""
         sums, whole = self._names.new("sums"), self._names.new("total")
-        body.append(Load(sums, Tile(DType.I32, ("j",)), "w", Index((("j", 1),), 0, (("j", self._terms + 1),))))
+        panels = (("j", self._terms + 1),)
+        body.append(Load(sums, Tile(DType.I32, ("j",)), "w", Index((("j", 1), *self._group_panels()), 0, panels)))
         body.append(Map(whole, Tile(self._windows.sum, (row, "j")), "add", (total, sums)))
         return whole
 
@@ -270,7 +280,7 @@ class _Conv:
 
     def _weights_at(self, loops: list[_Loop]) -> Index:
         if self._packed:
-            panel = (("j", 1), *((axis, rows * self._width) for axis, _, _, rows in loops))
+            panel = (("j", 1), *((axis, rows * self._width) for axis, _, _, rows in loops), *self._group_panels())
             ahead = 0 if self._words is None else self._words.ahead
             return Index(panel, ahead * self._width, (("j", self._terms + ahead),))
         down, along = self._right.strides
@@ -279,6 +289,11 @@ class _Conv:
         if self._windows.group > 1:
             entries.append(("g", self._windows.scaled(along, self._windows.columns)))
         return self._index(entries, self._right.offset)
+
+    def _group_panels(self) -> tuple[tuple[str, int], ...]:
+        """How far apart the panels of groups lie."""
+        ahead = 0 if self._words is None else self._words.ahead
+        return (("g", self._windows.columns * (self._terms + ahead)),) if self._windows.group > 1 else ()
 
     def _data_at(self, row: str, loops: list[_Loop]) -> Index:
         windows, taps = self._windows, [(axis, step) for axis, _, step, _ in loops]

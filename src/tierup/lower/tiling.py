@@ -11,15 +11,15 @@ _LEFT_ROWS = (4, 2, 1)  # of a row of results whose length is open
 _LATENCY = 4  # cycles until a sum can be added to again
 
 
-def tiling(count: Dim, columns: int, lanes: int) -> tuple[int, tuple[int, ...]]:
+def tiling(count: Dim, columns: int, lanes: int, *, whole: bool = False) -> tuple[int, tuple[int, ...]]:
     """Columns of a panel, and rows of the tiles that a row of results is divided into: what takes the least time.
 
-    Tiles are as equal as can be: of 14 rows two of 7, not 8, 4 and 2.
+    Tiles are as equal as can be: of 14 rows two of 7, not 8, 4 and 2. `whole`: panels divide the columns (`divides`).
     """
     options = []
     for vectors, most in _ROWS.items():
         width = int(vectors * lanes)
-        if width != vectors * lanes:
+        if width != vectors * lanes or (whole and columns % width):
             continue
         panels = -(-columns // width)
         tiles = divided(count, most) if isinstance(count, int) else (most, *(r for r in _LEFT_ROWS if r < most))
@@ -30,6 +30,11 @@ def tiling(count: Dim, columns: int, lanes: int) -> tuple[int, tuple[int, ...]]:
         options.append((panels * cycles, width, tiles))
     _, width, tiles = min(options, key=lambda option: option[0])
     return width, tiles
+
+
+def divides(columns: int, lanes: int) -> bool:
+    """Whether there are panels that divide as many columns."""
+    return any(columns % (vectors * lanes) == 0 for vectors in _ROWS)
 
 
 def divided(count: int, most: int) -> tuple[int, ...]:

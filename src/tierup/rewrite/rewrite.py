@@ -20,6 +20,7 @@ from tierup.rewrite.rules.affine import joined_constants
 from tierup.rewrite.rules.layout import channels_last
 from tierup.rewrite.rules.quantised import byte_products, byte_tensors
 from tierup.rewrite.rules.reforms import padded_pool, reformed
+from tierup.rewrite.rules.scales import clipped_once, joined_scales
 from tierup.rewrite.rules.words import whole_words
 from tierup.rewrite.tails import sink_tails
 from tierup.rewrite.walk import walk
@@ -86,6 +87,14 @@ def close_sizes(graph: Graph, weights: Weights, signature: Sequence[Shape]) -> G
     return walk(graph, weights, (), shapes=signature).graph
 
 
+def shorten_scales(graph: Graph, weights: Weights, assume: Assumptions | None = None) -> Graph:
+    """Afterwards: sums of bytes are scaled once, and clipped once, on their way to bytes."""
+    for rule in (joined_scales, clipped_once):
+        walked = walk(graph, weights, (rule(graph, weights),), assume)
+        graph = walk(walked.graph, weights, (), assume).graph if walked.changes else graph
+    return graph
+
+
 def narrow_products(graph: Graph, weights: Weights, assume: Assumptions | None = None) -> Graph:
     """Afterwards: products with constants, and those of batches, round both sides to bf16. What is rounded is rounded
     once."""
@@ -114,4 +123,5 @@ def lower_to_core(
         graph = walk(graph, weights, (whole_words(graph),), assume).graph
     graph = simplify(graph, weights, assume)  # what the decompositions wrote too carefully is gone
     joined = walk(graph, weights, (joined_constants(graph),), assume)  # which needs the constants that were folded
-    return walk(joined.graph, weights, (), assume).graph if joined.changes else graph
+    graph = walk(joined.graph, weights, (), assume).graph if joined.changes else graph
+    return shorten_scales(graph, weights, assume) if on_words else graph

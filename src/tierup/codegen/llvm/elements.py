@@ -126,8 +126,9 @@ def _round_to_bf16(writer: Writer, value: str, lanes: int) -> str:
     return writer.value(f"trunc {ints} {chosen} to {vector('i16', lanes)}")
 
 
-def convert(writer: Writer, value: str, source: DType, wanted: DType, lanes: int) -> str:
-    """Between dtypes that registers hold, as `core.cast` defines it."""
+def convert(writer: Writer, value: str, source: DType, wanted: DType, lanes: int, *, fits: bool = False) -> str:
+    """Between dtypes that registers hold, as `core.cast` defines it. `fits`: floats are integers of 32 bits for sure,
+    but for their fractions."""
     if source is wanted:
         return value
     before, after = register_type(source, lanes), register_type(wanted, lanes)
@@ -136,6 +137,9 @@ def convert(writer: Writer, value: str, source: DType, wanted: DType, lanes: int
         return writer.value(f"{'fcmp une' if source.is_float else 'icmp ne'} {before} {value}, {nought}")
     if source.is_float and wanted.is_float:
         return writer.value(f"{'fpext' if wanted is DType.F64 else 'fptrunc'} {before} {value} to {after}")
+    if source.is_float and fits and wanted.bits <= DType.I32.bits:
+        exact = writer.value(f"fptosi {before} {value} to {register_type(DType.I32, lanes)}")
+        return convert(writer, exact, DType.I32, wanted, lanes)
     if source.is_float:
         return _float_to_integer(writer, value, source, wanted, lanes)
     signed = source.is_signed

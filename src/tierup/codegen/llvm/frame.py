@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 from math import gcd
 
+from tierup.codegen.llvm.bounds import float_bounds
 from tierup.codegen.llvm.elements import convert, register_type
 from tierup.codegen.llvm.writer import Writer
 from tierup.codegen.target import Target
@@ -80,6 +81,7 @@ class Frame:
         self._wide = target.lanes
         self._sizes: list[str] = []
         self._multiples: dict[tuple[Arg, int], str] = {}
+        self.bounds = float_bounds(walk(program.body))
         self._added = _added(program.body)
         self._spare: str | None = None
 

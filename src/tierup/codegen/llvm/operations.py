@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tierup.codegen.llvm.bounds import fits
 from tierup.codegen.llvm.elements import convert, literal, register_type, vector
 from tierup.codegen.llvm.frame import Frame, Place, Scope, Value
 from tierup.codegen.llvm.maps import emit_map
@@ -50,10 +51,11 @@ def emit_map_tile(frame: Frame, map: Map, scope: Scope) -> Value:
 
 
 def emit_convert(frame: Frame, statement: Convert, scope: Scope) -> Value:
-    arg = scope.values[statement.arg]
+    arg, wanted = scope.values[statement.arg], statement.type.dtype
+    inside = fits(frame.bounds.get(statement.arg), DType.I32)
 
     def make(place: Place, chunk: int, lanes: int) -> str:
-        return convert(frame.writer, arg.parts[place][chunk], arg.type.dtype, statement.type.dtype, lanes)
+        return convert(frame.writer, arg.parts[place][chunk], arg.type.dtype, wanted, lanes, fits=inside)
 
     return frame.value(statement.type, make)
 

@@ -447,8 +447,8 @@ def conv(ctx: Infer) -> list[Out]:
 def _conv_dtype(ctx: Infer) -> DType:
     """As a product's. What is around the data stands for zero: another number than 0 only around bytes."""
     dtype = _dot_dtype(ctx)
-    if ctx.attrs.get("fill", 0) and (dtype is not DType.I32 or ctx.attrs["group"] != 1):
-        raise InferError("only a convolution of bytes in one group takes another number than 0 for its padding")
+    if ctx.attrs.get("fill", 0) and dtype is not DType.I32:
+        raise InferError("only a convolution of bytes takes another number than 0 for its padding")
     return _wide_dtype(ctx, dtype)
 
 

@@ -223,7 +223,7 @@ def _conv_accumulate(
     pads = conv_pads(b, attrs, b.shape(x)[2:], b.shape(w)[2:])
     options = {"group": group, **steps(attrs, rank - 2)}
     around = None if x_zero is None else b.out.constant(x_zero)
-    if around is not None and around.size == 1 and group == 1 and {b.dtype(x), b.dtype(w)} <= _BYTES:
+    if around is not None and around.size == 1 and {b.dtype(x), b.dtype(w)} <= _BYTES:
         options["fill"] = int(around.reshape(()))
     elif x_zero is not None and any(pad != (0, 0) for pad in pads):
         x = b.op("pad", x, pads_value(b, [(0, 0), (0, 0), *pads]), b.reshape(x_zero, ()), mode="constant")

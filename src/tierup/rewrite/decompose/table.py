@@ -9,6 +9,7 @@ from tierup.rewrite.decompose.generate import GENERATE
 from tierup.rewrite.decompose.matrix import MATRIX
 from tierup.rewrite.decompose.microsoft import MICROSOFT
 from tierup.rewrite.decompose.microsoft_attention import MICROSOFT_ATTENTION
+from tierup.rewrite.decompose.microsoft_lstm import MICROSOFT_LSTM
 from tierup.rewrite.decompose.microsoft_quant import MICROSOFT_QUANT
 from tierup.rewrite.decompose.ml import ML
 from tierup.rewrite.decompose.movement import MOVEMENT
@@ -43,6 +44,7 @@ FAMILIES: dict[str, dict[str, Decomposition]] = {
     "microsoft": MICROSOFT,
     "microsoft_quant": MICROSOFT_QUANT,
     "microsoft_attention": MICROSOFT_ATTENTION,
+    "microsoft_lstm": MICROSOFT_LSTM,
 }
 DECOMPOSITIONS: dict[str, Decomposition] = {
     op: decomposition for family in FAMILIES.values() for op, decomposition in family.items()

@@ -115,17 +115,18 @@ def _is_worthwhile(terms: int, channels: int, results: int) -> bool:
 
 def _convolution(out: Rewriter, node: Node) -> Values | None:
     x, w = _scaled(out, node.inputs[0]), _weights(out, node.inputs[1], 0)
-    if x is None or w is None or node.attrs.get("group", 1) != 1 or w.whole.ndim < 3:
+    if x is None or w is None or w.whole.ndim < 3:
         return None
     results, channels, *kernel = w.whole.shape
-    if not _is_worthwhile(channels * prod(kernel), channels, results):
+    group = int(node.attrs.get("group", 1))
+    if not _is_worthwhile(channels * prod(kernel), channels * group, results):
         return None
     b, rank = Core(out), w.whole.ndim
     if b.rank(x.value) != rank:
         return None
     pads = pads_value(b, conv_pads(b, node.attrs, b.shape(x.value)[2:], kernel))
     attrs = {"fill": x.zero} if x.zero else {}
-    total = b.op("conv", x.value, b.weight(w.whole), pads, group=1, **steps(node.attrs, rank - 2), **attrs)
+    total = b.op("conv", x.value, b.weight(w.whole), pads, group=group, **steps(node.attrs, rank - 2), **attrs)
     sums = w.whole.sum(axis=tuple(range(1, rank)), dtype=np.int32)
     scaled = _rescaled(b, total, x, w, sums, lambda vector: by_channel(b, vector, rank))
     return [with_bias(b, scaled, b.given(node, 2))]
@@ -204,15 +205,16 @@ def _quantised(out: Rewriter, node: Node) -> Values | None:
 
 def _quantised_sums(out: Rewriter, node: Node) -> Values | None:
     """x / s = x · (1 / s), where x was rounded before."""
-    scale, zero = _number(out, node.inputs[1]), node.inputs[2] if len(node.inputs) > 2 else None
-    if scale is None or zero is None or _number(out, zero) is None or out.dtype(zero) not in _BYTES:
+    scale, zero = _number(out, node.inputs[1]), _number(out, node.inputs[2] if len(node.inputs) > 2 else None)
+    if scale is None or zero is None or zero.dtype not in (np.int8, np.uint8):
         return None
     usual = scale.dtype == np.float32 and 1e-30 < scale < 1e30 and not node.attrs.get("precision", 0)
     if not usual or not _is_rescaled(out, node.inputs[0], _DEPTH):
         return None
     b = Core(out)
     factor = b.number(1 / float(scale), DType.F32)
-    return [quantised(b, b.mul(b.input(node), factor), b.reshape(zero, ()), b.dtype(zero))]
+    kind = DType.I8 if zero.dtype == np.int8 else DType.U8
+    return [quantised(b, b.mul(b.input(node), factor), b.weight(zero), kind)]
 
 
 def _is_rescaled(out: Rewriter, value: ValueId | None, depth: int) -> bool:

@@ -5,19 +5,23 @@
 Where all that reads a product's results are maps and such products, it gives as many columns as they want, so that
 nothing is copied: zeros more among the weights are columns more of the result, and zeros more among the next weights
 take them away. In between, `core.slice` says which columns are meant. Any other data gets zeros beside it.
+
+Convolutions in groups with few results are ones in fewer groups, with zeros between the channels of one and the results
+of another, so that panels of weights are as wide as vectors.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from tierup.ir.graph import Graph, Node, ValueId
+from tierup.ir.graph import Attrs, Graph, Node, ValueId
 from tierup.ir.ops.core import ELEMENTWISE
 from tierup.ir.types import Array, DType, TensorType
 from tierup.rewrite.decompose.core import Core
 from tierup.rewrite.walk import Rewriter, Rule, Values
 
 _WORD = 4
+_VECTOR = 16  # results side by side in a vector
 _BYTES = (DType.I8, DType.U8)
 _LEAST_CHANNELS = 3  # fewer would be multiplied by zeros for the most part
 _PRODUCTS = ("core.matmul", "core.conv_last")
@@ -33,6 +37,8 @@ def whole_words(graph: Graph) -> Rule:
             return None
         if node.op in _MAPS:
             return _map(out, node)
+        if node.op == "core.conv_last" and node.attrs["group"] > 1:
+            return _joined_groups(out, node)
         return _product(out, node, node.outputs[0] in wanted) if node.op in _PRODUCTS else None
 
     return rule
@@ -98,6 +104,30 @@ def _product(out: Rewriter, node: Node, widen: bool) -> Values | None:
     (result,) = out.node(node.op, given, node.attrs)
     assert result is not None
     return [b.part(result, b.rank(result) - 1, 0, columns)]
+
+
+def _joined_groups(out: Rewriter, node: Node) -> Values | None:
+    """conv(x, w) in n groups = conv(x, w') in n / k groups, where w' has the matrices of k along its diagonal."""
+    data, w, pads = node.inputs
+    matrix = None if w is None else out.constant(w)
+    shape, group = out.shape(data), node.attrs["group"]
+    if matrix is None or shape is None or not isinstance(shape[-1], int):
+        return None
+    channels, columns = shape[-1] // group, matrix.shape[1] // group
+    if channels == columns == 1 or out.dtype(data) not in _BYTES or out.dtype(w) not in _BYTES:
+        return None
+    fits = (
+        k for k in range(1, group + 1) if group % k == 0 and k * columns % _VECTOR == 0 and k * channels % _WORD == 0
+    )
+    k = next(fits, 1)
+    if k == 1:
+        return None
+    narrow = matrix.reshape(-1, channels, group // k, k, columns)
+    wide = np.zeros((len(narrow), k, channels, group // k, k, columns), matrix.dtype)
+    for i in range(k):
+        wide[:, i, :, :, i] = narrow[:, :, :, i]
+    attrs = Attrs({**node.attrs, "group": group // k})
+    return out.node(node.op, (data, Core(out).weight(wide.reshape(-1, matrix.shape[1])), pads), attrs)
 
 
 def _sliced_from(out: Rewriter, value: ValueId | None) -> ValueId | None:

@@ -270,7 +270,7 @@ def _sources() -> str:
 def _stamps(folder: str) -> Iterator[tuple[str, int, int]]:
     with os.scandir(folder) as entries:
         for entry in entries:
-            if entry.name.endswith((".py", ".so")):
+            if entry.name.endswith((".py", ".so", ".json")):
                 status = entry.stat()
                 yield entry.path, status.st_size, status.st_mtime_ns
             elif entry.is_dir() and not entry.name.startswith("__"):

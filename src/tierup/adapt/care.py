@@ -138,6 +138,7 @@ class Care:
     def _copied(
         self, runner: _native.Runner, feeds: dict[str, Any], outputs: dict[str, Any], program: int
     ) -> Sample | None:
+        self._samples.pop(tuple(getattr(value, "shape", ()) for value in feeds.values()), None)  # before its successor
         inputs = records_of(feeds)
         if inputs is None:
             return None

@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 
 import msgspec
 
+from tierup import _native
 from tierup.adapt.background import NO_TARGET, Climb, Stopped
 from tierup.adapt.builders import Builders, Built, run_jobs
 from tierup.adapt.compare import log_of, verdict
@@ -92,6 +93,7 @@ def tier_up_quietly(climb: Climb, prove: Prove | None = None) -> None:
     if reason:
         climb.progress.events.add(Refused("climb", reason))
     _keep_costs(climb)
+    _native.trim_heap()  # what the import and the baseline's calls took
     climb.progress.finish(reason)
     if climb.config.adapt and not climb.progress.stopped:
         from tierup.profile.machine import measure_once

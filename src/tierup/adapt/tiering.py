@@ -34,6 +34,7 @@ from tierup.errors import TierupError
 from tierup.events import Built as BuiltEvent
 from tierup.events import Compared, Planned, Proved, Refused, Spent, StoreIgnored, Tried
 from tierup.logs import logger
+from tierup.private import make_private, write_whole
 from tierup.profile.identity import identify
 from tierup.runtime.executable import Baseline, bind_plan, executable
 from tierup.runtime.kernels import publish_code
@@ -42,7 +43,6 @@ from tierup.runtime.warm import restore
 from tierup.store.objects import ObjectCache, program_digest
 from tierup.store.place import is_new
 from tierup.store.plans import Plans, cache_parts
-from tierup.store.private import make_private, write_whole
 from tierup.store.records import EntryRecord, KernelError, KernelRecord
 from tierup.store.rows import Quarantine
 from tierup.store.source import FileSource, Source

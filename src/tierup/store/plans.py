@@ -18,7 +18,7 @@ import msgspec
 
 from tierup.errors import StoreError
 from tierup.logs import logger
-from tierup.store.private import check_private, make_private, open_own, read_own, write_whole
+from tierup.private import check_private, make_private, open_own, read_own, write_whole
 from tierup.store.records import ARRAYS, MODEL, EntryRecord, FileRecord
 from tierup.store.source import Source, fingerprint, fingerprint_file
 from tierup.store.weights import Placed, StoredWeights

@@ -1,6 +1,10 @@
 // tierup._native: the hot path as a Python module.
 #include <nanobind/nanobind.h>
 
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
+
 #define TIERUP_IMPORTS_NUMPY
 #include "machine.hpp"
 #include "numpy_api.hpp"
@@ -12,6 +16,17 @@
 
 namespace nb = nanobind;
 
+namespace {
+
+// Gives the system back what was freed; elsewhere the C library does so by itself, or not at all.
+void trim_heap() {
+#ifdef __GLIBC__
+  malloc_trim(0);
+#endif
+}
+
+}  // namespace
+
 NB_MODULE(_native, module) {
   // A model may well live until the process ends, in a daemon thread for one; that is nothing to print about.
   nb::set_leak_warnings(false);
@@ -22,6 +37,7 @@ NB_MODULE(_native, module) {
   module.def("threads", &tierup::threads);
   module.def("hold_pool", [] { tierup::pool().hold(); }, nb::call_guard<nb::gil_scoped_release>());
   module.def("let_pool_go", [] { tierup::pool().let_go(); });
+  module.def("trim_heap", &trim_heap, nb::call_guard<nb::gil_scoped_release>());
   tierup::bind_code(module);
   tierup::bind_program(module);
   tierup::bind_runner(module);

@@ -1,6 +1,9 @@
 #include "python_values.hpp"
 
+#include <algorithm>
 #include <array>
+#include <cstring>
+#include <new>
 
 #include "numpy_api.hpp"
 
@@ -28,6 +31,36 @@ PyArrayObject* as_array(PyObject* object) { return reinterpret_cast<PyArrayObjec
 nb::object checked(PyObject* stolen) {
   if (stolen == nullptr) throw nb::python_error();
   return nb::steal(stolen);
+}
+
+void* renew(void*, void* memory, size_t bytes) {
+  auto* held = static_cast<std::byte*>(memory);
+  try {
+    std::byte* larger = allocate(static_cast<int64_t>(bytes));
+    if (held != nullptr) std::memcpy(larger, held, std::min(bytes, static_cast<size_t>(allocated_bytes(held))));
+    deallocate(held);
+    return larger;
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
+
+void* take(void*, size_t bytes) { return renew(nullptr, nullptr, bytes); }
+
+void* take_zeros(void*, size_t count, size_t bytes_each) {
+  const size_t bytes = count * bytes_each;  // NumPy has checked the product
+  void* memory = take(nullptr, bytes);
+  return memory == nullptr ? nullptr : std::memset(memory, 0, bytes);
+}
+
+void give_back(void*, void* memory, size_t) { deallocate(static_cast<std::byte*>(memory)); }
+
+// How NumPy gives back memory of ours that became an array's own. Never freed: arrays outlive everything.
+PyObject* memory_handler() {
+  static PyDataMem_Handler handler{"tierup", 1, {nullptr, take, take_zeros, renew, give_back}};
+  static PyObject* const capsule = PyCapsule_New(&handler, "mem_handler", nullptr);
+  if (capsule == nullptr) throw nb::python_error();
+  return capsule;
 }
 
 int32_t* code_place(int type_number) {
@@ -130,7 +163,8 @@ nb::object native_output(Tensor& tensor, bool sole) {
   const bool whole = sole && block.unique() && tensor.data == block.data && is_dense(tensor);
   if (!whole) return array_copy(tensor);
   nb::object array = array_over(tensor, NPY_ARRAY_WRITEABLE);
-  // NumPy frees memory that has no handler of its own with free(), which is what Block would do.
+  // NumPy lets no array over given memory have a handler, but asks the one that it has.
+  reinterpret_cast<PyArrayObject_fields*>(array.ptr())->mem_handler = Py_NewRef(memory_handler());
   PyArray_ENABLEFLAGS(as_array(array.ptr()), NPY_ARRAY_OWNDATA);
   block.data = nullptr;
   return array;

@@ -11,15 +11,38 @@
 
 namespace tierup {
 
+namespace {
+
+// What lies in front of aligned memory, and how it is found again.
+struct Origin {
+  void* memory;
+  int64_t bytes;
+};
+static_assert(sizeof(Origin) <= alignof(std::max_align_t), "there is room for it in front of every border");
+
+Origin* origin_of(std::byte* memory) { return reinterpret_cast<Origin*>(memory - sizeof(Origin)); }
+
+}  // namespace
+
+// Not aligned_alloc(): glibc then asks for more than a block of that size had when it was freed, and cuts the rest off.
+// So freed blocks do not fit the next call's, and a process that answers with 16 MiB grew by as much at every call.
 std::byte* allocate(int64_t bytes) {
   if (bytes < 0 || bytes > INT64_MAX - kAlignment) throw std::bad_alloc();
-  const int64_t rounded = bytes == 0 ? kAlignment : (bytes + kAlignment - 1) / kAlignment * kAlignment;
-  void* memory = std::aligned_alloc(kAlignment, static_cast<size_t>(rounded));
+  void* memory = std::malloc(static_cast<size_t>(bytes + kAlignment));
   if (memory == nullptr) throw std::bad_alloc();
-  return static_cast<std::byte*>(memory);
+  const auto address = reinterpret_cast<uintptr_t>(memory);
+  std::byte* aligned = static_cast<std::byte*>(memory) + (kAlignment - address % kAlignment);
+  *origin_of(aligned) = {memory, bytes};
+  return aligned;
 }
 
-Block::~Block() { std::free(data); }
+void deallocate(std::byte* memory) noexcept {
+  if (memory != nullptr) std::free(origin_of(memory)->memory);
+}
+
+int64_t allocated_bytes(const std::byte* memory) noexcept { return origin_of(const_cast<std::byte*>(memory))->bytes; }
+
+Block::~Block() { deallocate(data); }
 
 namespace {
 

@@ -13,8 +13,12 @@ namespace tierup {
 constexpr int64_t kAlignment = 64;  // a cache line, and the widest vector
 constexpr int32_t kMaxRank = 64;    // NumPy's limit
 
-// Memory that free() gives back, aligned to kAlignment; never null. Throws std::bad_alloc.
+// Memory that deallocate() gives back, aligned to kAlignment; never null. Throws std::bad_alloc.
 std::byte* allocate(int64_t bytes);
+void deallocate(std::byte* memory) noexcept;
+
+// How many bytes allocate() was asked for.
+int64_t allocated_bytes(const std::byte* memory) noexcept;
 
 // A piece of the heap that tensors share.
 class Block final : public Object {

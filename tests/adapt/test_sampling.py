@@ -75,6 +75,25 @@ def test_a_call_that_the_rival_answered_is_not_the_last_sample(climbed: tierup.M
     assert climbed.report().checked > checked
 
 
+def test_what_is_kept_of_calls_is_one_copy_and_bounded(tmp_path: Path) -> None:
+    care = Care(Progress(), settings(tmp_path), "net")
+    runner = _native.Runner([], [])
+
+    def take(rows: int) -> tuple[Sample, tuple[TensorData, ...]]:
+        x = np.ones((rows, 1 << 18), np.float32)
+        taken = care.take_sample(runner, {"x": x}, {"y": x[:1]}, 1)
+        assert taken is not None
+        (call,) = care.calls_to_try(runner, ((x.shape,),))
+        return taken, call.inputs
+
+    taken, kept = take(1)
+    assert kept[0].data is taken.inputs[0].data
+    assert take(2)[1]
+    assert take(3)[1]  # 6 MiB with the others: they go
+    assert not care.calls_to_try(runner, (((1, 1 << 18),), ((2, 1 << 18),)))[1].inputs
+    assert take(5)[1] == ()  # it is sampled, but too large to be kept
+
+
 def sample(number: int) -> Sample:
     return Sample((TensorData("x", 1, (1,), bytes([number, 0, 0, 0])),), (), number, 1)
 

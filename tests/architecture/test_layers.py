@@ -13,7 +13,8 @@ SOURCE = Path(tierup.__file__).parent
 # From the top down: a package may import what stands below it, and itself.
 LAYERS = (
     "cli", "bench", "explain", "backend", "session", "report", "adapt", "runtime", "store", "codegen", "lower", "plan",
-    "cost", "profile", "rewrite", "reference", "frontends", "ir", "_native", "events", "config", "logs", "errors",
+    "cost", "profile", "rewrite", "reference", "frontends", "ir", "_native", "events", "config", "logs",
+    "private", "errors",
 )  # fmt: skip
 
 

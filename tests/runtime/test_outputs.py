@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,29 @@ def test_native_memory_becomes_the_arrays_own() -> None:
     assert owns(result)
     assert result.ctypes.data % 64 == 0
     result[:] = 1  # writable, and nobody else's
+
+
+def test_memory_that_became_the_arrays_own_can_be_resized() -> None:
+    result = copying()(x=X)["y"]
+    result.resize((20, 30), refcheck=False)
+    np.testing.assert_array_equal(result.reshape(-1)[:7], [*X.reshape(-1), 0])
+    result.resize((1, 2), refcheck=False)
+    np.testing.assert_array_equal(result, X[:1, :2])
+
+
+def resident_bytes() -> int:
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[1]) * resource.getpagesize()
+
+
+def test_memory_of_one_answer_serves_the_next() -> None:
+    model, x = copying(), np.ones((1 << 11, 1 << 11), np.float32)
+    model(x=x)
+    before, kept = resident_bytes(), []
+    for count in range(20):
+        model(x=x)
+        kept.append(bytes(1000 + 16 * count))  # what happens to be allocated between calls
+    assert resident_bytes() - before < 3 * x.nbytes  # 20 times that, if no answer's memory were used again
 
 
 def test_an_input_is_copied() -> None:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 _LOOK_SHARE = 0.002  # of the time of calls that looking at them may take
 _LEAST_BETWEEN_LOOKS = 64
 _KEPT_SAMPLES = 4  # signatures whose inputs are kept
+_KEPT_BYTES = 4 << 20  # for all of them together: larger inputs are drawn where a plan is tried
 _KEPT_EVIDENCE = 4  # wrong answers, with their inputs
 _TRIED_CALLS = 3  # signatures that a plan with open sizes is tried on
 
@@ -118,15 +119,14 @@ class Care:
         cost_s = perf_counter() - began_s
         return max(_LEAST_BETWEEN_LOOKS, int(cost_s / (_LOOK_SHARE * _call_s(runner))))
 
-    def keep_sample(self, feeds: dict[str, Any]) -> None:
-        """Keep a copy of a call's inputs, to try plans on; the oldest signature goes."""
-        records = records_of(feeds, CALL_LIMIT_BYTES // _KEPT_SAMPLES)
-        if records is None:
+    def keep_sample(self, inputs: tuple[TensorData, ...]) -> None:
+        """Keep a call's inputs, to try plans on; the oldest signatures go."""
+        if _bytes_of(inputs) > _KEPT_BYTES:
             return
-        signature = tuple(record.shape for record in records)
+        signature = tuple(record.shape for record in inputs)
         self._samples.pop(signature, None)
-        self._samples[signature] = records
-        while len(self._samples) > _KEPT_SAMPLES:
+        self._samples[signature] = inputs
+        while len(self._samples) > _KEPT_SAMPLES or sum(map(_bytes_of, self._samples.values())) > _KEPT_BYTES:
             del self._samples[next(iter(self._samples))]
 
     def take_sample(
@@ -142,13 +142,13 @@ class Care:
     def _copied(
         self, runner: _native.Runner, feeds: dict[str, Any], outputs: dict[str, Any], program: int
     ) -> Sample | None:
-        self.keep_sample(feeds)
+        self._samples.pop(tuple(getattr(value, "shape", ()) for value in feeds.values()), None)  # before its successor
         inputs = records_of(feeds)
-        room = CALL_LIMIT_BYTES - sum(len(record.data) for record in inputs or ())
-        answers = records_of(outputs, room)
-        if inputs is None or answers is None:
+        if inputs is None:
             return None
-        return Sample(inputs, answers, runner.calls, program)
+        self.keep_sample(inputs)
+        answers = records_of(outputs, CALL_LIMIT_BYTES - _bytes_of(inputs))
+        return None if answers is None else Sample(inputs, answers, runner.calls, program)
 
     def again(self, runner: _native.Runner, seconds: float, own_s: float = 0.0) -> None:
         """Ask for the next sample; answering the last one again took a worker so long, and a thread of ours."""
@@ -186,6 +186,10 @@ class Care:
             if signature in self._samples or None not in whole
         ]
         return tuple(known[:_TRIED_CALLS]) or (CallRecord(None),)
+
+
+def _bytes_of(records: tuple[TensorData, ...]) -> int:
+    return sum(len(record.data) for record in records)
 
 
 def _call_s(runner: _native.Runner) -> float:

@@ -25,6 +25,7 @@ MESSAGE_LIMIT_BYTES = 64 << 20
 
 _LENGTH = struct.Struct("<I")
 _READ_BYTES = 1 << 18
+_ENCODER = msgspec.msgpack.Encoder()
 _Message = TypeVar("_Message")
 
 Reason = Annotated[str, Meta(max_length=REASON_LIMIT_CHARS)]
@@ -234,12 +235,15 @@ def failure(error: BaseException) -> Failure:
     return Failure(f"{type(error).__name__}: {error}"[:REASON_LIMIT_CHARS])
 
 
-def pack(message: msgspec.Struct) -> bytes:
+def pack(message: msgspec.Struct) -> bytearray:
     """A message as it travels; ValueError if it is too long."""
-    content = msgspec.msgpack.encode(message)
-    if len(content) > MESSAGE_LIMIT_BYTES:
-        raise ValueError(f"a message of {len(content)} bytes is longer than {MESSAGE_LIMIT_BYTES}")
-    return _LENGTH.pack(len(content)) + content
+    packed = bytearray(_LENGTH.size)
+    _ENCODER.encode_into(message, packed, _LENGTH.size)  # in place: messages may hold whole tensors
+    size = len(packed) - _LENGTH.size
+    if size > MESSAGE_LIMIT_BYTES:
+        raise ValueError(f"a message of {size} bytes is longer than {MESSAGE_LIMIT_BYTES}")
+    _LENGTH.pack_into(packed, 0, size)
+    return packed
 
 
 class Inbox:
@@ -257,9 +261,10 @@ class Inbox:
                 raise ValueError(f"a message of {size} bytes is longer than {MESSAGE_LIMIT_BYTES}")
             if len(self._held) < _LENGTH.size + size:
                 return
-            content = bytes(self._held[_LENGTH.size : _LENGTH.size + size])
+            with memoryview(self._held) as held:
+                message = decoder.decode(held[_LENGTH.size : _LENGTH.size + size])
             del self._held[: _LENGTH.size + size]
-            yield decoder.decode(content)
+            yield message
 
 
 def receive(channel: socket.socket) -> Iterator[Request]:

@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 
 import msgspec
 
+from tierup import _native
 from tierup.adapt.background import NO_TARGET, Climb, Stopped
 from tierup.adapt.builders import Builders, Built, run_jobs
 from tierup.adapt.compare import log_of, verdict
@@ -33,6 +34,7 @@ from tierup.errors import TierupError
 from tierup.events import Built as BuiltEvent
 from tierup.events import Compared, Planned, Proved, Refused, Spent, StoreIgnored, Tried
 from tierup.logs import logger
+from tierup.private import make_private, write_whole
 from tierup.profile.identity import identify
 from tierup.runtime.executable import Baseline, bind_plan, executable
 from tierup.runtime.kernels import publish_code
@@ -41,7 +43,6 @@ from tierup.runtime.warm import restore
 from tierup.store.objects import ObjectCache, program_digest
 from tierup.store.place import is_new
 from tierup.store.plans import Plans, cache_parts
-from tierup.store.private import make_private, write_whole
 from tierup.store.records import EntryRecord, KernelError, KernelRecord
 from tierup.store.rows import Quarantine
 from tierup.store.source import FileSource, Source
@@ -92,6 +93,7 @@ def tier_up_quietly(climb: Climb, prove: Prove | None = None) -> None:
     if reason:
         climb.progress.events.add(Refused("climb", reason))
     _keep_costs(climb)
+    _native.trim_heap()  # what the import and the baseline's calls took
     climb.progress.finish(reason)
     if climb.config.adapt and not climb.progress.stopped:
         from tierup.profile.machine import measure_once

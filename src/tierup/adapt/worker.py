@@ -70,7 +70,7 @@ def main() -> None:
         channel.sendall(pack(meter.spent()) + reply)
 
 
-def _answer(job: Job) -> bytes:
+def _answer(job: Job) -> bytearray:
     try:
         return pack(_ANSWERS[type(job)](job))
     except Exception as error:  # a job that fails is an answer; only a crash is none

@@ -154,7 +154,9 @@ class _Worker:
     def _send(self) -> None:
         with suppress(BlockingIOError, BrokenPipeError, ConnectionResetError):  # what it said before it died counts
             while self._unsent:
-                self._unsent = self._unsent[self.channel.send(self._unsent) :]
+                sent = self.channel.send(self._unsent)
+                # A view of nothing would keep the whole message.
+                self._unsent = self._unsent[sent:] if sent < len(self._unsent) else memoryview(b"")
 
     def _receive(self) -> bytes | None:
         """What has come; None if nothing has, b"" at the end."""

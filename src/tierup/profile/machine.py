@@ -11,10 +11,8 @@ import contextlib
 import fcntl
 import logging
 import os
-import stat
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -25,6 +23,7 @@ from typing import Literal, cast
 import msgspec
 
 from tierup.errors import StoreError
+from tierup.private import check_private, read_own, write_whole
 from tierup.profile.identity import Identity, allowed_cpus
 from tierup.profile.identity import identify as identify_from
 from tierup.profile.measured import Measured, NativeMachine, measure_rates
@@ -82,8 +81,8 @@ class Machines:
         """The record of this hardware; None if there is none, or none that can be trusted."""
         path = self.path(identity)
         try:
-            _check_private(self.folder)
-            machine = msgspec.json.decode(_read_own_file(path), type=Machine)
+            check_private(self.folder)
+            machine = msgspec.json.decode(read_own(str(path), MAX_FILE_BYTES), type=Machine)
             if machine.key != identity.key:
                 raise StoreError("it describes another machine")
         except FileNotFoundError:
@@ -97,16 +96,8 @@ class Machines:
     def save(self, machine: Machine) -> None:
         """Writes the record beside its place and moves it there: readers see the old one or the new one."""
         self._make_folder()
-        handle, temporary = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=self.folder)  # mode 0600
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(msgspec.json.format(msgspec.json.encode(machine), indent=2))
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, self.path(machine.identity))
-        except BaseException:
-            os.unlink(temporary)
-            raise
+        content = msgspec.json.format(msgspec.json.encode(machine), indent=2)
+        write_whole(str(self.path(machine.identity)), [content])
 
     @contextlib.contextmanager
     def measuring(self, wait_s: float) -> Iterator[bool]:
@@ -125,7 +116,7 @@ class Machines:
     def _make_folder(self) -> None:
         for folder in (self.folder.parent, self.folder):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _check_private(self.folder)
+        check_private(self.folder)
 
 
 def load_or_measure(
@@ -236,32 +227,6 @@ def _yield_to_all_others() -> None:
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     except OSError:
         os.nice(19)
-
-
-def _check_private(folder: Path) -> None:
-    """Raises StoreError unless the folder is ours alone: others could put their own figures there."""
-    state = folder.lstat()
-    if not stat.S_ISDIR(state.st_mode):
-        raise StoreError(f"{folder} is not a folder")
-    if state.st_uid != os.geteuid():
-        raise StoreError(f"{folder} belongs to another user")
-    if state.st_mode & 0o077:
-        raise StoreError(f"{folder} is open to others; `chmod 700` it")
-
-
-def _read_own_file(path: Path) -> bytes:
-    """The bytes of a small regular file of ours. Follows no link and waits for no pipe."""
-    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(handle, "rb") as file:
-        state = os.fstat(file.fileno())
-        if not stat.S_ISREG(state.st_mode):
-            raise StoreError("it is not a regular file")
-        if state.st_uid != os.geteuid() or state.st_mode & 0o022:
-            raise StoreError("it belongs to another user, or others can write it")
-        data = file.read(MAX_FILE_BYTES + 1)
-    if len(data) > MAX_FILE_BYTES:
-        raise StoreError(f"it is larger than {MAX_FILE_BYTES} bytes")
-    return data
 
 
 def _lock(handle: int, deadline_s: float) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -77,6 +78,29 @@ def size_of(x: Array) -> Array:
     return size if finite.all() else np.where(finite, size, 0.0)
 
 
+def any_free(given: Sequence[Bounded]) -> Array | bool:
+    """Where one of them is."""
+    free: Array | bool = False
+    for x in given:
+        free = free | x.free
+    return free
+
+
+def all_exact(given: Sequence[Bounded]) -> bool:
+    """Whether all elements of all of them are."""
+    return all(x.bound is None for x in given)
+
+
+def may_vanish(x: Bounded, unit: float) -> Array | bool:
+    """Where a value that was rounded may be zero, or of the other sign."""
+    return False if x.bound is None else (np.abs(x.value) <= unit * x.bound) & (x.bound > 0)
+
+
+def freed(x: Bounded, unsure: Array | bool) -> Bounded:
+    """The same, but for where anything goes."""
+    return replace(x, bound=np.where(unsure, np.inf, x.own)) if np.any(unsure) else x
+
+
 class Step:
     """One node: how to compute it in float64, and how its results are rounded."""
 
@@ -119,3 +143,6 @@ class Step:
         if not np.any(free):
             return self.exact(value)
         return Bounded(value, self.dtype, np.where(np.broadcast_to(free, value.shape), np.inf, 0.0))
+
+
+Rule = Callable[..., Bounded]  # (step, operand, ...)

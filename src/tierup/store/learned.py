@@ -20,8 +20,8 @@ import sqlalchemy as sql
 from sqlalchemy.exc import DatabaseError, OperationalError, SQLAlchemyError
 
 from tierup.errors import StoreError
+from tierup.private import make_private
 from tierup.store.place import file_of
-from tierup.store.private import make_private
 from tierup.store.rows import AGE_LIMIT_S, LIMITS, RegionProfile, Row, name_of
 
 SCHEMA = 3

@@ -25,7 +25,7 @@ from msgspec import Meta
 
 from tierup.codegen.target import Target
 from tierup.errors import StoreError
-from tierup.store.private import check_private, make_private, open_own, write_whole
+from tierup.private import check_private, make_private, open_own, write_whole
 from tierup.store.versions import emitter_version, llvm_version
 
 LIMIT_BYTES = 256 << 20  # of all entries; some ten thousand kernels

@@ -19,7 +19,7 @@ import msgspec
 
 from tierup.errors import StoreError
 from tierup.logs import logger
-from tierup.store.private import check_private, make_private, open_own, read_own, write_whole
+from tierup.private import check_private, make_private, open_own, read_own, write_whole
 from tierup.store.records import ARRAYS, MODEL, EntryRecord, FileRecord
 from tierup.store.source import Source, fingerprint, fingerprint_file
 from tierup.store.weights import Placed, StoredWeights
@@ -324,7 +324,7 @@ def _sources() -> str:
 def _stamps(folder: str) -> Iterator[tuple[str, int, int]]:
     with os.scandir(folder) as entries:
         for entry in entries:
-            if entry.name.endswith((".py", ".so")):
+            if entry.name.endswith((".py", ".so", ".json")):
                 status = entry.stat()
                 yield entry.path, status.st_size, status.st_mtime_ns
             elif entry.is_dir() and not entry.name.startswith("__"):

@@ -38,8 +38,8 @@ def attribute_value(proto: Any, files: ExternalFiles | None, owner: str) -> Attr
     raise UnsupportedError(f"attribute '{proto.name}' of {owner} has the type {kind}, which Tierup does not take")
 
 
-def _text(item: bytes, name: str, owner: str) -> str:
+def _text(item: bytes | memoryview, name: str, owner: str) -> str:
     try:
-        return item.decode()
+        return str(item, "utf-8")
     except UnicodeDecodeError as error:
         raise ModelError(f"attribute '{name}' of {owner} is not UTF-8") from error

@@ -7,12 +7,11 @@ from typing import Any
 
 from tierup.errors import ModelError
 from tierup.frontends.onnx.order import needs
+from tierup.frontends.onnx.protos import Graph, ValueInfo
 
 
 def forward_body(nodes: Sequence[Any], xs: Sequence[str], zs: Sequence[str], y: str) -> Any:
-    """The nodes that compute `y` from `xs` and `zs`, as a GraphProto with these as its inputs."""
-    import onnx
-
+    """The nodes that compute `y` from `xs` and `zs`, as a graph with these as its inputs."""
     producers = {name: node for node in nodes for name in node.output if name}
     stops = {*xs, *zs}
     needed: dict[int, Any] = {}
@@ -25,8 +24,9 @@ def forward_body(nodes: Sequence[Any], xs: Sequence[str], zs: Sequence[str], y: 
             pending.extend(needs(node))
     if not needed:
         raise ModelError(f"asks for the gradient of '{y}', which no node computes from {sorted(stops)}")
-    body = onnx.GraphProto(name="forward")
-    body.input.extend(onnx.ValueInfoProto(name=name) for name in (*xs, *zs))
-    body.output.append(onnx.ValueInfoProto(name=y))
-    body.node.extend(node for node in nodes if id(node) in needed)
-    return body
+    return Graph(
+        name="forward",
+        input=[ValueInfo(name=name) for name in (*xs, *zs)],
+        output=[ValueInfo(name=y)],
+        node=[node for node in nodes if id(node) in needed],
+    )

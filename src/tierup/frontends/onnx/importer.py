@@ -66,7 +66,7 @@ class Importer:
         """The whole model as a graph."""
         proto = self._container.model.graph
         scope = Scope(GraphBuilder(self._weights, str(proto.name)), opsets)
-        constants = self._initializers(proto, main=True)
+        constants = self._initializers(proto)
         overridable = self._container.model.ir_version >= 4  # before, every initialiser also had to be an input
         for value in proto.input:
             default = constants.get(value.name)
@@ -105,18 +105,14 @@ class Importer:
                 )
         return found
 
-    def _initializers(self, proto: Any, main: bool = False) -> dict[str, Array]:
-        """Weights by name; the main graph's large ones are views of the mapped file."""
+    def _initializers(self, proto: Any) -> dict[str, Array]:
+        """Weights by name; large ones are views of the mapped file."""
         found: dict[str, Array] = {}
         _check_unique(
             "initialiser", [t.name for t in proto.initializer] + [s.values.name for s in proto.sparse_initializer]
         )
-        for index, tensor in enumerate(proto.initializer):
-            span = self._container.spans.get(index) if main else None
-            raw = None
-            if span is not None and self._container.buffer is not None:
-                raw = self._container.buffer[slice(*span)]
-            found[tensor.name] = tensor_array(tensor, self._files, raw)
+        for tensor in proto.initializer:
+            found[tensor.name] = tensor_array(tensor, self._files)
         for sparse in proto.sparse_initializer:
             found[sparse.values.name] = sparse_array(sparse, self._files)
         return found

@@ -13,6 +13,7 @@ from tierup.frontends.onnx.external import ExternalFiles
 from tierup.frontends.onnx.importer import Importer
 from tierup.frontends.onnx.limits import max_tensor_bytes
 from tierup.frontends.onnx.schema import DOMAINS
+from tierup.frontends.onnx.schema_table import table
 from tierup.frontends.onnx.types import DeclaredShape, declared_shape
 from tierup.ir.graph import Graph, Weights
 from tierup.ir.types import TensorType
@@ -56,8 +57,6 @@ def load_onnx(source: Any) -> Imported:
 
 
 def _opsets(container: Container) -> dict[str, int]:
-    import onnx
-
     model = container.model
     if not model.HasField("graph"):
         raise ModelError(f"'{container.source}' is not an ONNX model: it has no graph")
@@ -66,11 +65,11 @@ def _opsets(container: Container) -> dict[str, int]:
         opsets.setdefault("", opsets.pop("ai.onnx"))
     if "" not in opsets and model.ir_version < 3:
         opsets[""] = 1  # files from before opsets were recorded
-    newest = {"": onnx.defs.onnx_opset_version()}
+    newest = {"": table().opset}
     for domain, version in opsets.items():
         if version < 1 or (domain in newest and version > newest[domain]):
             raise UnsupportedError(
-                f"the model uses opset {version} of '{domain or 'ai.onnx'}'; the installed onnx knows 1 to "
+                f"the model uses opset {version} of '{domain or 'ai.onnx'}'; Tierup knows 1 to "
                 f"{newest.get(domain, version)}"
             )
     return {domain: version for domain, version in opsets.items() if domain in DOMAINS}

@@ -1,6 +1,6 @@
 """What ONNX says an operator looks like: arity, attributes, type constraints, by domain, name and opset.
 
-Schemas come from the installed `onnx`; ops of other domains state a `Signature` in their row of the op table.
+Schemas come from a table (`schema_table.py`); ops of other domains state a `Signature` in their row of the op table.
 """
 
 from __future__ import annotations
@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
 
 from tierup.errors import ModelError, UnsupportedError
-from tierup.frontends.onnx.attributes import attribute_value
+from tierup.frontends.onnx.schema_table import FormalRow, row_of, table
 from tierup.ir.graph import Attr
 from tierup.ir.infer import InferError
 from tierup.ir.ops import lookup
@@ -89,46 +88,27 @@ def find_schema(domain: str, name: str, opset: int) -> Schema:
 
 
 def _from_onnx(op: str, domain: str, name: str, opset: int) -> Schema:
-    import onnx
-
-    try:
-        schema = onnx.defs.get_schema(name, opset, domain)
-    except onnx.defs.SchemaError as error:
-        raise UnsupportedError(f"operator {name} does not exist in opset {opset} of '{domain or 'ai.onnx'}'") from error
-    if schema.deprecated:
-        raise UnsupportedError(f"operator {name} was withdrawn in opset {schema.since_version} of ONNX")
-    option = onnx.defs.OpSchema.FormalParameterOption
-    allowed = {c.type_param_str: frozenset(c.allowed_type_strs) for c in schema.type_constraints}
-
-    def formal(parameter: Any) -> Formal:
-        variable = parameter.type_str if parameter.type_str in allowed else ""
-        types = allowed.get(parameter.type_str) or frozenset([parameter.type_str])
-        return Formal(parameter.name, variable, types, parameter.option == option.Single)
-
-    last: Any = schema.inputs[-1] if schema.inputs else None
-    variadic = last is not None and last.option == option.Variadic
-    attributes: dict[str, Any] = dict(schema.attributes)
+    row = row_of(domain, name, opset)
+    if row is None:
+        raise UnsupportedError(f"operator {name} does not exist in opset {opset} of '{domain or 'ai.onnx'}'")
+    if row.deprecated:
+        raise UnsupportedError(f"operator {name} was withdrawn in opset {row.version} of ONNX")
     return Schema(
         op=op,
-        version=schema.since_version,
-        inputs=(schema.min_input, schema.max_input),
-        outputs=(schema.min_output, schema.max_output),
-        required=frozenset(key for key, a in attributes.items() if a.required),
-        defaults={
-            key: attribute_value(a.default_value, None, op)
-            for key, a in attributes.items()
-            if a.default_value.type and not _undefined(a.default_value)
-        },
-        kinds={key: int(a.type.value) for key, a in attributes.items()},
-        formals=tuple(formal(p) for p in (schema.inputs[:-1] if variadic else schema.inputs)),
-        variadic=formal(last) if variadic else None,
-        homogeneous=bool(variadic and last.is_homogeneous),
+        version=row.version,
+        inputs=row.inputs,
+        outputs=row.outputs,
+        required=frozenset(row.required),
+        defaults=row.defaults,
+        kinds=row.kinds,
+        formals=tuple(map(_formal, row.formals)),
+        variadic=None if row.variadic is None else _formal(row.variadic),
+        homogeneous=row.homogeneous,
     )
 
 
-def _undefined(default: Any) -> bool:
-    """A default of type 'tensor' without a data type only says that there is one."""
-    return bool(default.type == default.TENSOR and default.t.data_type == 0)
+def _formal(row: FormalRow) -> Formal:
+    return Formal(row.name, row.variable, frozenset(table().types[row.types]), row.required)
 
 
 def check_arity(schema: Schema, given: Sequence[object], wanted: int) -> None:

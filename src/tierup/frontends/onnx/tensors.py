@@ -26,8 +26,8 @@ _TYPED_FIELDS = {
 }
 
 
-def tensor_array(proto: Any, files: ExternalFiles, raw: memoryview | None = None) -> Array:
-    """The tensor as an array; `raw` is its raw data where that was cut out of the message. Read-only where mapped."""
+def tensor_array(proto: Any, files: ExternalFiles) -> Array:
+    """The tensor as an array, read-only where it is mapped."""
     name = proto.name
     dtype = dtype_from_code(proto.data_type)
     if dtype is None:
@@ -36,12 +36,10 @@ def tensor_array(proto: Any, files: ExternalFiles, raw: memoryview | None = None
     if proto.HasField("segment"):
         raise UnsupportedError(f"tensor '{name}' is stored in segments, which no ONNX tool supports")
     if proto.data_location == proto.EXTERNAL:
-        raw = _external(proto, files)
-    elif raw is None and proto.HasField("raw_data"):
-        raw = memoryview(proto.raw_data)
-    if raw is None:
-        return _typed(proto, dtype, shape, count)
-    return _from_bytes(name, raw, dtype, shape, count)
+        return _from_bytes(name, _external(proto, files), dtype, shape, count)
+    if proto.HasField("raw_data"):
+        return _from_bytes(name, memoryview(proto.raw_data), dtype, shape, count)
+    return _typed(proto, dtype, shape, count)
 
 
 def sparse_array(proto: Any, files: ExternalFiles) -> Array:
@@ -70,7 +68,7 @@ def sparse_array(proto: Any, files: ExternalFiles) -> Array:
 
 
 def _checked_shape(name: str, dims: Any, dtype: DType) -> tuple[tuple[int, ...], int]:
-    shape = tuple(dims)
+    shape = tuple(map(int, dims))
     if len(shape) > MAX_RANK:
         raise ModelError(f"tensor '{name}' has {len(shape)} dims; at most {MAX_RANK} are possible")
     if any(dim < 0 for dim in shape):
@@ -148,8 +146,8 @@ def _small_ints(name: str, entries: Any, carrier: type[Any]) -> Array:
     return wide.astype(carrier)
 
 
-def _text(name: str, item: bytes) -> str:
+def _text(name: str, item: bytes | memoryview) -> str:
     try:
-        return item.decode()
+        return str(item, "utf-8")
     except UnicodeDecodeError as error:
         raise ModelError(f"tensor '{name}' holds a string that is not UTF-8") from error

@@ -225,3 +225,10 @@ def test_panels_waste_no_columns_where_rows_are_divided() -> None:
 def test_threads_divide_columns(rows: int | str, inner: int, columns: int) -> None:
     count = 9 if isinstance(rows, str) else rows
     assert _divided(_product(rows, inner, columns, count)) == "columns"
+
+
+@pytest.mark.parametrize("columns", [5, 12, 16, 23])  # panels of two vectors, three, four, and a ragged one
+def test_any_number_of_open_rows(columns: int) -> None:
+    """Tiles of 8, 4, 3, 2 and 1 rows meet without a gap, five rows among them."""
+    for count in range(18):
+        _product("n", 7, columns, count)

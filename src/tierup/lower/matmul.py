@@ -4,7 +4,7 @@ A constant right side is packed in panels once, behind a cast, too; any other is
 Where the machine multiplies pairs of bf16 or fours of bytes that lie side by side in a word (`dots`), both sides are
 read as words (`lower/words.py`): the right side is packed so, and rows of the left side lie so already.
 
-Rows are taken in full tiles, and what is left in tiles of 4, 2 and 1, so that one row costs one row. Panels
+Rows are taken in full tiles, and what is left in tiles of 4, 3, 2 and 1, so that one row costs one row. Panels
 are as wide as divides the columns evenly among two threads: of 128 columns, three panels of 48 would give one thread
 two. `benchmarks/products.py` measures what comes of it.
 
@@ -49,7 +49,9 @@ from tierup.plan.regions import Region
 
 # Vectors in a panel -> rows in a full tile: about 24 accumulators, which leaves registers for the panel and broadcasts.
 _TILES = {3: 8, 4: 6, 2: 8, 1: 8}
-_LEFT_ROWS = (4, 2, 1)
+# Of rows whose number is open. Three rows ran at 114 GFLOP/s, two and then one at 71; a tile more is a tenth more to
+# compile. One row behind others waits for the cache: five as four and one ran at 96, as three and two at 113.
+_LEFT_ROWS = (4, 3, 2, 1)
 _ACCUMULATORS = 24
 _SPLITS = (1, 2, 4)  # of a sum, where there are registers
 # Steps of a sum before it is added to the total. The baseline's products sum in blocks of some hundreds, too: summing
@@ -233,12 +235,19 @@ class _Matmul:
         begin: Dim = 0
         tiles = self._row_tiles()
         for rows in tiles:
-            count = self._dims.floordiv(self._dims.sub(self._m, begin), rows)
+            count = self._tiles(rows, self._dims.sub(self._m, begin))
             end = self._m if rows == tiles[-1] else self._dims.add(begin, self._dims.mul(count, rows))
             if begin != end:
                 statements.append(self._rows(rows, begin, end))
             begin = end
         return tuple(statements)
+
+    def _tiles(self, rows: int, left: Dim) -> Dim:
+        """How many tiles of so many rows there are among those that are left."""
+        count = self._dims.floordiv(left, rows)
+        if isinstance(left, int) or rows != _LEFT_ROWS[0]:
+            return count
+        return self._dims.sub(count, self._dims.emit("eq", left, sum(_LEFT_ROWS[1:3])))
 
     def _row_tiles(self) -> tuple[int, ...]:
         """Rows of the tiles, the last of which ends with the last row: equal ones where their number is known."""

@@ -217,11 +217,50 @@ def test_panels_waste_no_columns_where_rows_are_divided() -> None:
     ("rows", "inner", "columns"),
     [
         (63, 3, 5),  # few rows
-        (80, 3, 81),  # more columns
-        (64, 3000, 60),  # a right side that is read anew for every tile
+        (81, 3, 82),  # more columns, and rows that are no two blocks
+        (64, 600, 500),  # a right side that is too large for each thread to read it
         ("n", 3, 5),  # rows that may be few
     ],
 )
 def test_threads_divide_columns(rows: int | str, inner: int, columns: int) -> None:
     count = 9 if isinstance(rows, str) else rows
     assert _divided(_product(rows, inner, columns, count)) == "columns"
+
+
+@pytest.mark.parametrize("columns", [5, 12, 16, 23])  # panels of two vectors, three, four, and a ragged one
+def test_any_number_of_open_rows(columns: int) -> None:
+    """Tiles of 8, 4, 3, 2 and 1 rows meet without a gap, five rows among them."""
+    for count in range(18):
+        _product("n", 7, columns, count)
+
+
+@pytest.mark.parametrize(("rows", "inner", "columns"), [(80, 3, 81), (64, 7, 131), (130, 1100, 140)])
+def test_threads_divide_blocks_of_rows(rows: int, inner: int, columns: int) -> None:
+    """Tiles of a block meet without a gap; what is read behind the sum is of the same row."""
+    call = _product(rows, inner, columns, rows)
+    ((_, kernel),) = call.kernels
+    assert [grid.axis for grid in kernel.program.grid] == ["r", "j"]
+    assert kernel.steps[0] == (rows, rows // 2)
+
+
+def test_blocks_of_rows_have_the_panels_of_open_rows() -> None:
+    """A kernel with closed sizes hangs in the slot of the open one and reads the same packed weights."""
+    panels = []
+    for rows in (96, "n"):
+        ((_, kernel),) = _product(rows, 5, 200, 96).kernels
+        panels.append([buffer for buffer in kernel.buffers if isinstance(buffer, Panels)])
+    assert panels[0] == panels[1]
+    assert panels[0]
+
+
+@pytest.mark.parametrize("right", [DType.U8, DType.I8])
+def test_blocks_of_rows_on_words(right: DType) -> None:
+    w = integers(right, 12, 70)
+
+    def build(b: GraphBuilder) -> int:
+        return b.op("core.matmul", b.open_input(DType.U8, (72, 12)), const(b, w, right.numpy))
+
+    got, wanted, call = run(build, integers(DType.U8, 72, 12))
+    np.testing.assert_array_equal(got, wanted)
+    ((_, kernel),) = call.kernels
+    assert [grid.axis for grid in kernel.program.grid] == ["r", "j"]

@@ -4,12 +4,14 @@ A constant right side is packed in panels once, behind a cast, too; any other is
 Where the machine multiplies pairs of bf16 or fours of bytes that lie side by side in a word (`dots`), both sides are
 read as words (`lower/words.py`): the right side is packed so, and rows of the left side lie so already.
 
-Rows are taken in full tiles, and what is left in tiles of 4, 2 and 1, so that one row costs one row. Panels
+Rows are taken in full tiles, and what is left in tiles of 4, 3, 2 and 1, so that one row costs one row. Panels
 are as wide as divides the columns evenly among two threads: of 128 columns, three panels of 48 would give one thread
 two. `benchmarks/products.py` measures what comes of it.
 
 Where there are more rows than columns, and the right side stays in the second cache, threads divide the rows instead
-(`by_rows`): each then reads what it wrote itself, once, and panels are as wide as wastes the fewest columns.
+(`by_rows`): each then reads what it wrote itself, once, and panels are as wide as wastes the fewest columns. Many rows
+of a small right side are divided, too, in one block for each thread (`block_rows`), with panels as for columns: what
+threads divided by rows before it and behind it, a norm or another product, finds its rows where it wrote them.
 """
 
 from __future__ import annotations
@@ -40,16 +42,16 @@ from tierup.lower.tile import (
     Tile,
     TileProgram,
 )
-from tierup.lower.tiling import divided
+from tierup.lower.tiling import TILES, divided, panel_vectors
 from tierup.lower.views import View, Views, row_major
 from tierup.lower.windows import Spot
 from tierup.lower.words import Words, words_for
 from tierup.plan.products import Right, constant_right
 from tierup.plan.regions import Region
 
-# Vectors in a panel -> rows in a full tile: about 24 accumulators, which leaves registers for the panel and broadcasts.
-_TILES = {3: 8, 4: 6, 2: 8, 1: 8}
-_LEFT_ROWS = (4, 2, 1)
+# Of rows whose number is open. Three rows ran at 114 GFLOP/s, two and then one at 71; a tile more is a tenth more to
+# compile. One row behind others waits for the cache: five as four and one ran at 96, as three and two at 113.
+_LEFT_ROWS = (4, 3, 2, 1)
 _ACCUMULATORS = 24
 _SPLITS = (1, 2, 4)  # of a sum, where there are registers
 # Steps of a sum before it is added to the total. The baseline's products sum in blocks of some hundreds, too: summing
@@ -58,8 +60,10 @@ _BLOCK = 1024
 # Columns of a panel where threads divide the rows; 24 are three half vectors, which machines compute in half the time.
 _WIDTHS = (3, 4, 2, 1.5, 1)
 _CACHED_BYTES = 512 * 1024  # of a right side that rows come back to: half of the second cache
+# Of a right side that every thread may read for itself. With 1 MiB, 128 tokens of an encoder of 4 layers of 256 took 1%
+# less on two cores with one last-level cache, 3% less on two without. With more it came from memory: 5% more there.
+_SHARED_BYTES = 1 << 20
 _MANY_ROWS = 64
-_OPEN_VECTORS = 2  # for columns known only in the call, which may be few
 _THREADS = 2  # at least; what is even for two is even enough for more
 _WORK_FLOPS = 60_000  # less is not worth a fork-join of about 0.3 µs at 230 GFLOP/s
 
@@ -101,8 +105,9 @@ class _Matmul:
         plain = self._packed and self._words is None and self._right.scales is None
         width = self._row_width(lanes) if plain else 0
         self._by_rows = width > 0
-        self._vectors = -(-width // lanes) or _panel_vectors(self._n, lanes, _THREADS if flat else 1)
+        self._vectors = -(-width // lanes) or panel_vectors(self._n, lanes, _THREADS if flat else 1)
         self._width = width or self._vectors * lanes
+        self._block_rows = self._rows_of_a_block() if flat and width == 0 else 0
         # Rows of a right side that lies the other way round are columns: a panel is turned over before it is used.
         self._turned = not self._packed and self._b.strides[-1] != 1 and self._b.strides[-2] == 1
         self._epilogue = Epilogue(graph, weights, region.nodes, self._names)
@@ -153,6 +158,14 @@ class _Matmul:
         widths = dict.fromkeys(max(1, int(vectors * lanes)) for vectors in _WIDTHS)
         return min(widths, key=lambda width: -(-n // width) * width)
 
+    def _rows_of_a_block(self) -> int:
+        """Where threads divide the rows in equal blocks, how many one has; 0 where they divide columns alone."""
+        m, n, k = self._m, self._n, self._k
+        if not (self._packed and isinstance(m, int) and isinstance(n, int) and isinstance(k, int)):
+            return 0
+        read = k * n * self._dtype(self._weight).numpy.itemsize
+        return m // _THREADS if m >= _MANY_ROWS and m % _THREADS == 0 and read <= _SHARED_BYTES else 0
+
     def _word_view(self, view: View, group: int) -> View:
         """Rows of words; where the view has rows that do not begin with a word, those of the value itself."""
         rows, columns = view.strides
@@ -189,24 +202,29 @@ class _Matmul:
     def _pieces(self) -> tuple[tuple[Dim, int], ...]:
         """Extent and step of each axis of the grid."""
         if self._by_rows:
-            return ((self._m, _TILES[self._vectors]),)
-        return (*((size, 1) for size in self._batch), (self._n, self._width))
+            return ((self._m, TILES[self._vectors]),)
+        blocks = ((self._m, self._block_rows),) if self._block_rows else ()
+        return (*((size, 1) for size in self._batch), *blocks, (self._n, self._width))
 
     def _grid(self) -> tuple[Grid, ...]:
         if self._by_rows:
-            rows = _TILES[self._vectors]
+            rows = TILES[self._vectors]
             return (Grid(f"i{rows}", self._sizes.of(self._m), rows),)
         batch = (Grid(f"g{axis}", self._sizes.of(size), 1) for axis, size in enumerate(self._batch))
-        return (*batch, Grid("j", self._sizes.of(self._n), self._width))
+        blocks = (Grid("r", self._sizes.of(self._m), self._block_rows),) if self._block_rows else ()
+        return (*batch, *blocks, Grid("j", self._sizes.of(self._n), self._width))
 
     def _at(self, view: View, row: str, column: str) -> Index:
         """Elements of the matrix of this batch."""
         names = [*(f"g{axis}" for axis in range(len(self._batch))), row, column]
         strides = zip(names, view.strides, strict=True)
-        return Index(
-            tuple((name, self._sizes.of(s)) for name, s in strides if s != 0 or name in (row, column)),
-            self._sizes.of(view.offset),
-        )
+        axes = [(name, self._sizes.of(s)) for name, s in strides if s != 0 or name in (row, column)]
+        return Index(self._from_block(axes, row), self._sizes.of(view.offset))
+
+    def _from_block(self, axes: list[tuple[str, Size]], row: str) -> tuple[tuple[str, Size], ...]:
+        """Addresses of rows that count from the first one of a block."""
+        blocks = [("r", stride) for name, stride in axes if name == row and self._block_rows]
+        return (*blocks, *axes)
 
     def _result_index(self, i: str) -> Index:
         """Elements of the result, and of what has its shape."""
@@ -216,9 +234,9 @@ class _Matmul:
     def _grain(self) -> Dim:
         """Panels or tiles of rows that are worth a thread's while: fewer, the more there is to do for one."""
         if self._by_rows:
-            flops = self._dims.product([2 * _TILES[self._vectors], self._k, self._n])
+            flops = self._dims.product([2 * TILES[self._vectors], self._k, self._n])
             return self._dims.floordiv(_WORK_FLOPS, self._dims.max(flops, 1))
-        flops = self._dims.product([2 * self._width, self._k, self._m])
+        flops = self._dims.product([2 * self._width, self._k, self._block_rows or self._m])
         return self._dims.floordiv(_WORK_FLOPS, self._dims.max(flops, 1))
 
     def _dtype(self, value: ValueId) -> DType:
@@ -228,22 +246,29 @@ class _Matmul:
 
     def _body(self) -> tuple[Statement, ...]:
         if self._by_rows:
-            return (Loop("j", self._sizes.of(self._n), self._width, tuple(self._tile(_TILES[self._vectors]))),)
+            return (Loop("j", self._sizes.of(self._n), self._width, tuple(self._tile(TILES[self._vectors]))),)
         statements: list[Statement] = [self._turn()] if self._turned else []
         begin: Dim = 0
-        tiles = self._row_tiles()
+        tiles, all_rows = self._row_tiles(), self._block_rows or self._m
         for rows in tiles:
-            count = self._dims.floordiv(self._dims.sub(self._m, begin), rows)
-            end = self._m if rows == tiles[-1] else self._dims.add(begin, self._dims.mul(count, rows))
+            count = self._tiles(rows, self._dims.sub(all_rows, begin))
+            end = all_rows if rows == tiles[-1] else self._dims.add(begin, self._dims.mul(count, rows))
             if begin != end:
                 statements.append(self._rows(rows, begin, end))
             begin = end
         return tuple(statements)
 
+    def _tiles(self, rows: int, left: Dim) -> Dim:
+        """How many tiles of so many rows there are among those that are left."""
+        count = self._dims.floordiv(left, rows)
+        if isinstance(left, int) or rows != _LEFT_ROWS[0]:
+            return count
+        return self._dims.sub(count, self._dims.emit("eq", left, sum(_LEFT_ROWS[1:3])))
+
     def _row_tiles(self) -> tuple[int, ...]:
         """Rows of the tiles, the last of which ends with the last row: equal ones where their number is known."""
-        most = _TILES[self._vectors]
-        return divided(self._m, most) if isinstance(self._m, int) else (most, *_LEFT_ROWS)
+        most, rows = TILES[self._vectors], self._block_rows or self._m
+        return divided(rows, most) if isinstance(rows, int) else (most, *_LEFT_ROWS)
 
     def _turn(self) -> Loop:
         """This panel of the right side, its columns side by side, in scratch."""
@@ -349,20 +374,8 @@ class _Matmul:
         """Where the results of a tile of rows lie."""
         names = [*(f"g{axis}" for axis in range(len(self._batch))), i]
         strides = zip(names, row_major((*self._batch, self._m), self._dims), strict=True)
-        rows = Index(tuple((name, self._sizes.of(stride)) for name, stride in strides))
+        rows = Index(self._from_block([(name, self._sizes.of(stride)) for name, stride in strides], i))
         return Spot((i, "j"), self._result_index(i), Index((("j", 1),)), rows)
-
-
-def _panel_vectors(columns: Dim, lanes: int, threads: int) -> int:
-    """The width that leaves the busiest thread the least to do, the best tile first among equals."""
-    if not isinstance(columns, int):
-        return _OPEN_VECTORS
-
-    def busiest(vectors: int) -> int:
-        panels = -(-columns // (vectors * lanes))
-        return -(-panels // threads) * vectors
-
-    return min(_TILES, key=busiest)
 
 
 def _shifted(load: Load, k: str, block: str, begin: int, each: int, sizes: Sizes, dims: DimBuilder) -> Load:

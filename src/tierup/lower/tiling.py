@@ -9,6 +9,9 @@ from tierup.ir.types import Dim
 _ROWS = {3: 8, 4: 6, 2: 12, 1: 16, 1.5: 8}
 _LEFT_ROWS = (4, 2, 1)  # of a row of results whose length is open
 _LATENCY = 4  # cycles until a sum can be added to again
+# Of products: vectors in a panel -> rows in a full tile; about 24 sums leave registers for the panel and broadcasts.
+TILES = {3: 8, 4: 6, 2: 8, 1: 8}
+_OPEN_VECTORS = 2  # for columns known only in the call, which may be few
 
 
 def tiling(count: Dim, columns: int, lanes: int, *, whole: bool = False) -> tuple[int, tuple[int, ...]]:
@@ -35,6 +38,19 @@ def tiling(count: Dim, columns: int, lanes: int, *, whole: bool = False) -> tupl
 def divides(columns: int, lanes: int) -> bool:
     """Whether there are panels that divide as many columns."""
     return any(columns % (vectors * lanes) == 0 for vectors in _ROWS)
+
+
+def panel_vectors(columns: Dim, lanes: int, threads: int) -> int:
+    """Of a product's panels: the width that leaves the busiest thread the least to do, the best tile first among
+    equals."""
+    if not isinstance(columns, int):
+        return _OPEN_VECTORS
+
+    def busiest(vectors: int) -> int:
+        panels = -(-columns // (vectors * lanes))
+        return -(-panels // threads) * vectors
+
+    return min(TILES, key=busiest)
 
 
 def divided(count: int, most: int) -> tuple[int, ...]:

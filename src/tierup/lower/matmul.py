@@ -8,7 +8,7 @@ Rows are taken in full tiles, and what is left in tiles of 4, 2 and 1, so that o
 are as wide as divides the columns evenly among two threads: of 128 columns, three panels of 48 would give one thread
 two. `benchmarks/products.py` measures what comes of it.
 
-Where there are more rows than columns, and the right side stays in the second cache, threads divide the rows instead
+Where there are more rows than columns (of floats or of words), and the right side stays in the second cache, threads divide the rows instead
 (`by_rows`): each then reads what it wrote itself, once, and panels are as wide as wastes the fewest columns.
 """
 
@@ -98,7 +98,7 @@ class _Matmul:
         if self._words is not None:
             assert isinstance(self._k, int)
             self._a, self._steps = self._word_view(self._a, self._words.group), self._k // self._words.group
-        plain = self._packed and self._words is None and self._right.scales is None
+        plain = self._packed and self._right.scales is None
         width = self._row_width(lanes) if plain else 0
         self._by_rows = width > 0
         self._vectors = -(-width // lanes) or _panel_vectors(self._n, lanes, _THREADS if flat else 1)
@@ -148,7 +148,8 @@ class _Matmul:
         m, n, k = self._m, self._n, self._k
         if not (isinstance(m, int) and isinstance(n, int) and isinstance(k, int)):
             return 0
-        if m < max(n, _MANY_ROWS) or k * n * self._sum.numpy.itemsize > _CACHED_BYTES:
+        packed_as = self._sum if self._words is None else self._dtype(self._input(1))
+        if m < max(n, _MANY_ROWS) or k * n * packed_as.numpy.itemsize > _CACHED_BYTES:
             return 0
         widths = dict.fromkeys(max(1, int(vectors * lanes)) for vectors in _WIDTHS)
         return min(widths, key=lambda width: -(-n // width) * width)

@@ -18,7 +18,7 @@ from tierup.ir.types import Dim, DType
 from tierup.lower.epilogue import Epilogue
 from tierup.lower.kernel import Kernel
 from tierup.lower.names import Names, Sizes
-from tierup.lower.tile import Buffer, Fill, Grid, Index, Load, Loop, Map, Statement, Store, Tile, TileProgram
+from tierup.lower.tile import Buffer, Fill, Grid, Index, Load, Loop, Map, Statement, Tile, TileProgram
 from tierup.lower.views import Views
 from tierup.lower.windows import Bounded, Integers, Spot, Windows
 from tierup.plan.regions import Region
@@ -172,7 +172,7 @@ class _Depthwise:
         for part, total in zip(parts, self._level(body, parts, 0, zeros), strict=True):
             spot = self._spot(part.row)
             result = self._epilogue.write(body, total, self._windows.sum, spot)
-            body.append(Store("out", spot.index, result))
+            body.append(self._epilogue.store(spot.index, result))
         if self._block:  # inside the row: memory is read in order
             body = [Loop("j", self._block, self._width, tuple(body))]
         for part in reversed(parts):

@@ -8,7 +8,7 @@ Rows are taken in full tiles, and what is left in tiles of 4, 2 and 1, so that o
 are as wide as divides the columns evenly among two threads: of 128 columns, three panels of 48 would give one thread
 two. `benchmarks/products.py` measures what comes of it.
 
-Where there are more rows than columns (of floats or of words), and the right side stays in the second cache, threads divide the rows instead
+Where there are more rows than columns, and the right side stays in the second cache, threads divide the rows instead
 (`by_rows`): each then reads what it wrote itself, once, and panels are as wide as wastes the fewest columns.
 """
 
@@ -270,7 +270,7 @@ class _Matmul:
         """So many rows of a panel's results."""
         body: list[Statement] = []
         result = self._epilogue.write(body, self._total(body, rows), self._sum, self._spot(f"i{rows}"))
-        body.append(Store("out", self._result_index(f"i{rows}"), result))
+        body.append(self._epilogue.store(self._result_index(f"i{rows}"), result))
         return body
 
     def _total(self, body: list[Statement], rows: int) -> str:

@@ -245,7 +245,8 @@ def test_other_targets_compile(dtype: DType, target: Target) -> None:
 @pytest.mark.parametrize("target", [HOST, PLAIN], ids=["at once", "part by part"])
 def test_denormals_become_zero_where_they_are_rounded(columns: int, target: Target) -> None:
     """To bf16: ties, numbers around the least normal one, what is not finite, and ordinary ones; zeros keep signs."""
-    ties = np.array([0x3F808000, 0x3F818000, 0x7F7FFFFF, 0x00800000, 0x007FFFFF, 0x00000001], np.uint32).view(np.float32)
+    bits = [0x3F808000, 0x3F818000, 0x7F7FFFFF, 0x00800000, 0x007FFFFF, 0x00000001]
+    ties = np.array(bits, np.uint32).view(np.float32)
     x = np.concatenate([ties, -ties, [0.0, -0.0, np.inf, -np.inf, np.nan]]).astype(np.float32)
     x = np.concatenate([x, np.random.default_rng(0).standard_normal(60).astype(np.float32)])
     y = np.zeros(len(x), DType.BF16.numpy)

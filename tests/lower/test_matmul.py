@@ -204,6 +204,17 @@ def test_threads_divide_many_rows(rows: int, columns: int) -> None:
     assert _divided(_product(rows, 3, columns, rows)) == "rows"
 
 
+def test_threads_divide_the_rows_of_images() -> None:
+    """Where these have many places, also if there are more columns."""
+    w = RANDOM.standard_normal((3, 90)).astype(np.float32)
+    for places, divided in ((8, "rows"), (7, "columns")):
+        x = RANDOM.standard_normal((1, 8, places, 3)).astype(np.float32)
+        got, wanted, call = run(lambda b, x=x: b.op("core.matmul", f32(b, *x.shape), const(b, w)), x)
+        size = np.abs(x.astype(np.float64)) @ np.abs(w.astype(np.float64))
+        assert (np.abs(got - wanted) <= EPS * (4 + np.sqrt(3)) * size).all()
+        assert _divided(call) == divided
+
+
 @pytest.mark.parametrize("columns", [1, 6, 23])
 @pytest.mark.parametrize("rows", [64, 69])
 def test_threads_divide_many_rows_of_words(rows: int, columns: int) -> None:

@@ -8,8 +8,9 @@ Rows are taken in full tiles, and what is left in tiles of 4, 2 and 1, so that o
 are as wide as divides the columns evenly among two threads: of 128 columns, three panels of 48 would give one thread
 two. `benchmarks/products.py` measures what comes of it.
 
-Where there are more rows than columns, and the right side stays in the second cache, threads divide the rows instead
-(`by_rows`): each then reads what it wrote itself, once, and panels are as wide as wastes the fewest columns.
+Where there are more rows than columns, or many of an image, and the right side stays in the second cache, threads
+divide the rows instead (`by_rows`): each then reads what it wrote itself, once, and panels are as wide as wastes the
+fewest columns.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from tierup.lower.tile import (
     Tile,
     TileProgram,
 )
-from tierup.lower.tiling import divided
+from tierup.lower.tiling import MANY_ROWS, divided
 from tierup.lower.views import View, Views, row_major
 from tierup.lower.windows import Spot
 from tierup.lower.words import Words, words_for
@@ -58,7 +59,6 @@ _BLOCK = 1024
 # Columns of a panel where threads divide the rows; 24 are three half vectors, which machines compute in half the time.
 _WIDTHS = (3, 4, 2, 1.5, 1)
 _CACHED_BYTES = 512 * 1024  # of a right side that rows come back to: half of the second cache
-_MANY_ROWS = 64
 _OPEN_VECTORS = 2  # for columns known only in the call, which may be few
 _THREADS = 2  # at least; what is even for two is even enough for more
 _WORK_FLOPS = 60_000  # less is not worth a fork-join of about 0.3 µs at 230 GFLOP/s
@@ -84,6 +84,7 @@ class _Matmul:
         self._sizes = Sizes()
         self._names = Names()
         *batch, rows, self._n = region.domain
+        self._image = len(batch) > 1  # whose neighbours go by rows, too
         right = constant_right(graph, self._product) if len(self._shape(1)) == 2 else None
         self._packed = right is not None
         self._right = right or Right(self._input(1))
@@ -149,7 +150,8 @@ class _Matmul:
         if not (isinstance(m, int) and isinstance(n, int) and isinstance(k, int)):
             return 0
         packed_as = self._sum if self._words is None else self._dtype(self._input(1))
-        if m < max(n, _MANY_ROWS) or k * n * packed_as.numpy.itemsize > _CACHED_BYTES:
+        few = m < (MANY_ROWS if self._image else max(n, MANY_ROWS))
+        if few or k * n * packed_as.numpy.itemsize > _CACHED_BYTES:
             return 0
         widths = dict.fromkeys(max(1, int(vectors * lanes)) for vectors in _WIDTHS)
         return min(widths, key=lambda width: -(-n // width) * width)

@@ -38,11 +38,12 @@ struct Piece {
   int64_t begin, end;
 };
 
-// Piece `index` of `pieces` nearly equal ones.
+// Piece `index` of `pieces` nearly equal ones. The longer ones are spread evenly, so that the shares of threads are the
+// same parts of every range: a thread then finds in its cache what it wrote in the job before.
 Piece cut(int64_t range, uint32_t pieces, uint32_t index) {
   const int64_t size = range / pieces, rest = range % pieces;
-  const int64_t begin = index * size + std::min<int64_t>(index, rest);
-  return {begin, begin + size + (index < rest ? 1 : 0)};
+  const auto begin = [&](int64_t i) { return i * size + i * rest / pieces; };
+  return {begin(index), begin(int64_t{index} + 1)};
 }
 
 // Pieces [first, end) of job `epoch`, as Pool::Share holds them.
@@ -136,17 +137,20 @@ bool Pool::steal(uint32_t epoch, int thread) noexcept {
 }
 
 // Runs pieces of job `epoch` until none is left. The job's fields are read only after a claim: the job cannot end, and so
-// job_ cannot change, before the claimed piece is done.
+// job_ cannot change, before the claimed piece is reported done. A share is reported at once: between two cores, done_
+// takes up to 0.2 µs to change hands.
 void Pool::run_pieces(uint32_t epoch, int thread) noexcept {
   do {
-    for (int64_t index; (index = claim(epoch, thread)) >= 0;) {
-      const uint32_t pieces = job_.pieces;
+    uint32_t ran = 0, pieces = 0;
+    for (int64_t index; (index = claim(epoch, thread)) >= 0; ++ran) {
+      pieces = job_.pieces;
       const Piece piece = cut(job_.range, pieces, static_cast<uint32_t>(index));
       if (thread != 0) set_fp_control(job_.fp_control);
       job_.fn(job_.context, piece.begin, piece.end, thread);
-      // After this line the job may be over. The pool itself outlives everybody.
-      if (done_.fetch_add(1) + 1 == pieces && caller_parked_.load()) done_.notify_one();
     }
+    if (ran == 0) continue;
+    // After this line the job may be over. The pool itself outlives everybody.
+    if (done_.fetch_add(ran) + ran == pieces && caller_parked_.load()) done_.notify_one();
   } while (steal(epoch, thread));
 }
 

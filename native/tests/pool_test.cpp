@@ -73,6 +73,16 @@ TEST(the_cut_does_not_depend_on_who_runs_it) {
   CHECK(cuts() == parallel);
 }
 
+TEST(shares_are_the_same_parts_of_every_range) {
+  Pool workers(2);
+  for (const int64_t range : {2, 56, 84, 98, 392}) {  // 84 = 32 · 2 + 20: longer pieces in front would be 48 and 36
+    std::atomic<int> halves{0};
+    workers.parallel_for(range, 1, [&](int64_t begin, int64_t, int) { halves += begin == range / 2; });
+    CHECK_EQUAL(halves.load(), 1);
+  }
+  workers.shutdown();
+}
+
 TEST(nested_use_runs_inline) {
   Pool workers(3);
   std::atomic<int> count{0};

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from tierup.lower.text import parse_program
 from tierup.lower.tile import TileProgram
 
 TARGETS = (AVX2, AVX512, NEON)
+PLAIN = replace(HOST, name="plain", features=HOST.features.replace(",+avx512bf16", ""))
 ALL = (
     DType.F32, DType.F64, DType.BOOL, DType.I8, DType.U8, DType.I16, DType.U16, DType.I32, DType.U32, DType.I64,
     DType.U64,
@@ -49,6 +51,14 @@ TURN = """program turn(x: {stored} in, y: {stored} out) sizes 3 vector n {{
   grid n < s1 step {columns}
   %v : {dtype}[c, n] = load x[n * {stride} + c] else 1
   store y[c * s1 + n], %v
+}}"""
+
+
+# y = x rounded, denormals to zero
+ROUND = """program round(x: f32 in, y: bf16 out) sizes 1 vector i {{
+  grid i < s0 step {columns}
+  %v : f32[i] = load x[i]
+  store y[i], %v flush
 }}"""
 
 
@@ -229,3 +239,20 @@ def test_other_targets_compile(dtype: DType, target: Target) -> None:
     for program in (gather(dtype, DType.I32, 2, 16), turn(dtype, dtype, 8, 16), lookup(DType.I64, 2)):
         code = compile_object(emit_llvm(program, target), target)
         assert not [name for name in undefined(code) if name != "_GLOBAL_OFFSET_TABLE_"]
+
+
+@pytest.mark.parametrize("columns", [1, 8, 16, 24, 48])
+@pytest.mark.parametrize("target", [HOST, PLAIN], ids=["at once", "part by part"])
+def test_denormals_become_zero_where_they_are_rounded(columns: int, target: Target) -> None:
+    """To bf16: ties, numbers around the least normal one, what is not finite, and ordinary ones; zeros keep signs."""
+    bits = [0x3F808000, 0x3F818000, 0x7F7FFFFF, 0x00800000, 0x007FFFFF, 0x00000001]
+    ties = np.array(bits, np.uint32).view(np.float32)
+    x = np.concatenate([ties, -ties, [0.0, -0.0, np.inf, -np.inf, np.nan]]).astype(np.float32)
+    x = np.concatenate([x, np.random.default_rng(0).standard_normal(60).astype(np.float32)])
+    y = np.zeros(len(x), DType.BF16.numpy)
+    run(parse_program(ROUND.format(columns=columns)), {"x": x, "y": y}, [len(x)], target)
+    with np.errstate(over="ignore"):
+        wanted = np.where(np.abs(x) < 2.0**-126, np.copysign(np.float32(0), x), x).astype(DType.BF16.numpy)
+    np.testing.assert_array_equal(np.isnan(y), np.isnan(wanted))
+    there = ~np.isnan(wanted)
+    np.testing.assert_array_equal(y[there].view(np.uint16), wanted[there].view(np.uint16))

@@ -204,6 +204,41 @@ def test_threads_divide_many_rows(rows: int, columns: int) -> None:
     assert _divided(_product(rows, 3, columns, rows)) == "rows"
 
 
+def test_threads_divide_the_rows_of_images() -> None:
+    """Where these have many places, also if there are more columns."""
+    w = RANDOM.standard_normal((3, 90)).astype(np.float32)
+    for places, divided in ((8, "rows"), (7, "columns")):
+        x = RANDOM.standard_normal((1, 8, places, 3)).astype(np.float32)
+        got, wanted, call = run(lambda b, x=x: b.op("core.matmul", f32(b, *x.shape), const(b, w)), x)
+        size = np.abs(x.astype(np.float64)) @ np.abs(w.astype(np.float64))
+        assert (np.abs(got - wanted) <= EPS * (4 + np.sqrt(3)) * size).all()
+        assert _divided(call) == divided
+
+
+@pytest.mark.parametrize("columns", [1, 6, 23])
+@pytest.mark.parametrize("rows", [64, 69])
+def test_threads_divide_many_rows_of_words(rows: int, columns: int) -> None:
+    """Pairs within the rounding of their sums, bytes exactly."""
+    w = RANDOM.standard_normal((6, columns)).astype(DType.BF16.numpy)
+
+    def pairs(b: GraphBuilder) -> int:
+        return b.op("core.matmul", b.open_input(DType.BF16, (rows, 6)), const(b, w, w.dtype), to=DType.F32.code)
+
+    x = RANDOM.standard_normal((rows, 6)).astype(DType.BF16.numpy)
+    got, wanted, call = run(pairs, x)
+    size = np.abs(x.astype(np.float64)) @ np.abs(w.astype(np.float64))
+    assert (np.abs(got - wanted) <= EPS * (4 + np.sqrt(6)) * size).all()
+    assert (_divided(call), form(call)) == ("rows", "bf16")
+    small = integers(DType.I8, 8, columns)
+
+    def bytes_(b: GraphBuilder) -> int:
+        return b.op("core.matmul", b.open_input(DType.I8, (rows, 8)), const(b, small, np.int8))
+
+    got, wanted, call = run(bytes_, integers(DType.I8, rows, 8))
+    np.testing.assert_array_equal(got, wanted)
+    assert (_divided(call), form(call)) == ("rows", "summed bytes")
+
+
 def test_panels_waste_no_columns_where_rows_are_divided() -> None:
     """A vector has four lanes here: six columns are three halves of one."""
     widths = {}

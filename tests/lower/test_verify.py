@@ -137,6 +137,7 @@ def test_valid(lines: str) -> None:
         ("%a : f32[i] = fill 0.0\n%b : i32[] = convert %a", r"%a is f32\[i\]"),
         # words
         ("%a : i32[] = fill 0\n%b : i32[] = dot_bf16 %a, %a, %a", "dot_bf16 adds to f32"),
+        ("%a : f32[] = fill 0.0\nstore y[0], %a flush", "'y' is not of bf16"),
         ("%a : f32[] = fill 0.0\n%b : f32[] = dot_bf16 %a, %a, %a", "takes two words of i32 first"),
         ("%a : i32[] = fill 0\n%c : i64[] = fill 0\n%b : i64[] = dot_bytes %a, %a, %c", "dot_bytes adds to i32"),
         ("%a : i32[] = fill 0\n%c : f32[] = fill 0.0\n%b : i32[] = dot_bf16 %a, %a, %c", "the result is f32"),

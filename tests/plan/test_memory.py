@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tierup.ir.dims import DimBuilder, evaluate
 from tierup.ir.types import Dim, Sym
-from tierup.plan.memory import ALIGNMENT, Layout, Request, lower_bound, plan_memory
+from tierup.plan.memory import ALIGNMENT, Layout, Request, lower_bound, plan_lanes, plan_memory
 
 INPUTS = 4  # open sizes that the examples have
 
@@ -327,3 +327,34 @@ def test_requests_with_one_key_are_one_value() -> None:
 def test_a_value_cannot_end_before_it_begins() -> None:
     with pytest.raises(ValueError, match="value 7 is written in step 3 and read last in step 2"):
         plan([Request(7, 64, 3, 2)], DimBuilder())
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_values_in_lanes_never_overlap(seed: int) -> None:
+    random = Random(seed)
+    requests = random_requests(random, 60, 40, 1 + 5 * seed, [0, 1, 64, 640, 5000])
+    taken = Request(60, requests[0].size, requests[0].last, requests[0].last + 3, (requests[0].key,))
+    layout = plan_lanes([*requests, taken], plan(requests, DimBuilder())[1])
+    assert layout is not None
+    check([*requests, taken], layout, plain)
+
+
+def test_values_lie_around_the_centres_of_two_lanes() -> None:
+    """Of a chain: what one thread writes of any of them, the first half, lies below a centre."""
+    sizes = [800, 4800, 1200, 640, 1800, 64]
+    requests = [Request(key, 64 * size, key, key + 1) for key, size in enumerate(sizes)]
+    layout = plan_lanes(requests, plan(requests, DimBuilder())[1])
+    assert layout is not None
+    assert layout.total == 64 * (1200 + 4800 + 600)  # 1800 in the lane of 1200
+    centres = [plain(layout.offsets[r.key]) + plain(r.size) // 2 for r in requests]
+    assert centres[::2] == [centres[0]] * 3
+    assert centres[1::2] == [centres[1]] * 3
+
+
+def test_no_lanes_where_sizes_are_open_or_much_memory_would_be_lost() -> None:
+    dims = DimBuilder()
+    assert plan_lanes([Request(0, dims.of(0, 0), 0, 1)], 64) is None
+    large = 100 << 20  # a lane for each, though the second and third would fit into the first
+    requests = [Request(0, large, 0, 0), Request(1, large // 2, 1, 2), Request(2, large // 2, 2, 3)]
+    assert plan(requests, DimBuilder())[1] == large
+    assert plan_lanes(requests, large) is None

@@ -57,6 +57,19 @@ def test_what_is_only_looked_up_in_is_not_widened() -> None:
     assert peak < table.nbytes
 
 
+def test_denormals_may_be_flushed_where_they_are_rounded() -> None:
+    least = 2.0**-126
+    m = Maker([least, -least / 2, 1.0])
+    cast = m.bounded(m.op("cast", m.inputs[0], to=DType.BF16.code, saturate=1, flush=1))
+    np.testing.assert_array_equal(cast.value, [least, 0.0, 1.0])
+    assert cast.bound is None
+    near = Maker([least, least * 4])  # what was rounded before may lie on either side of the least
+    value = near.bounded(near.op("cast", near.rounded(near.inputs[0]), to=DType.BF16.code, saturate=1, flush=1))
+    assert within(np.float32([0.0, least * 4]), value, UNIT).all()
+    assert within(np.float32([least, least * 4]), value, UNIT).all()
+    assert not within(np.float32([least, 0.0]), value, UNIT).all()
+
+
 def test_products_of_bf16_are_judged_as_f32() -> None:
     a, b = (np.array(x).astype(DType.BF16.numpy) for x in ([[1.0, 2.0, -3.0]], [[4.0], [0.5], [2.0]]))
     m = Maker(a, b)

@@ -19,7 +19,7 @@ from tierup.ir.types import Dim, DType, TensorType
 from tierup.lower.attention_weights import Scratch, Weighing
 from tierup.lower.kernel import Kernel
 from tierup.lower.names import Names, Sizes
-from tierup.lower.rows import map_statement
+from tierup.lower.rows import flushes, map_statement
 from tierup.lower.sources import constant_scalar
 from tierup.lower.tile import (
     Buffer,
@@ -62,6 +62,8 @@ class _Attention:
     ) -> None:
         self._graph, self._weights, self._dims, self._lanes = graph, weights, dims, lanes
         self._roles: Roles = roles(graph, region)
+        rounded = self._dtype(self._roles.result) is DType.BF16
+        self._flush = rounded and any(flushes(graph.nodes[index]) for index in region.nodes[-2:])
         self._sizes, self._names = Sizes(), Names()
         self._width = _VECTORS * lanes
         *self._batch, self._m, self._n = region.domain
@@ -303,7 +305,7 @@ class _Attention:
         body += [
             Load(inverse, Tile(DType.F32, (i,)), "scratch", sums),
             Map(result, Tile(DType.F32, (i, "e")), "mul", (total, inverse)),
-            Store("out", self._out_index(i), result),
+            Store("out", self._out_index(i), result, flush=self._flush),
         ]
         return Loop("e", self._sizes.of(self._e), self._width, tuple(body))
 

@@ -38,7 +38,6 @@ from tierup.lower.tile import (
     Reduce,
     Size,
     Statement,
-    Store,
     Tile,
     TileProgram,
 )
@@ -203,7 +202,7 @@ class _Conv:
         spot = self._windows.spot(self._sizes, row, grouped=self._windows.group > 1)
         total = self._sum(body, row, list(self._loops()))
         result = self._epilogue.write(body, total, self._windows.sum, spot)
-        body.append(Store("out", spot.index, result))
+        body.append(self._epilogue.store(spot.index, result))
         yield from body
 
     def _loops(self) -> Iterator[_Loop]:

@@ -18,7 +18,8 @@ from tierup.ir.types import Dim, DType
 from tierup.lower.epilogue import Epilogue
 from tierup.lower.kernel import Kernel
 from tierup.lower.names import Names, Sizes
-from tierup.lower.tile import Buffer, Fill, Grid, Index, Load, Loop, Map, Statement, Store, Tile, TileProgram
+from tierup.lower.tile import Buffer, Fill, Grid, Index, Load, Loop, Map, Statement, Tile, TileProgram
+from tierup.lower.tiling import MANY_ROWS
 from tierup.lower.views import Views
 from tierup.lower.windows import Bounded, Integers, Spot, Windows
 from tierup.plan.regions import Region
@@ -86,13 +87,13 @@ class _Depthwise:
         )
 
     def _steps(self) -> Iterator[tuple[str, Dim, int]]:
-        """The axes of the grid. Threads divide the first: rows, or channels where there are more of those than places,
-        as products do; then they find in their caches what they wrote."""
+        """The axes of the grid. Threads divide the first: rows, or channels where there are few places, as products of
+        images do; then they find in their caches what they wrote."""
         rows = [(f"o{a}", axis.count, 1) for a, axis in enumerate(self._outer)]
         channels = ("b", self._channels, self._block) if self._block else ("j", self._channels, self._width)
-        places = prod(count if isinstance(count, int) else self._channels for count in self._windows.domain[:-1])
+        places = prod(count if isinstance(count, int) else MANY_ROWS for count in self._windows.domain[:-1])
         yield ("n", self._windows.domain[0], 1)
-        yield from (*rows, channels) if places >= self._channels else (channels, *rows)
+        yield from (*rows, channels) if places >= MANY_ROWS else (channels, *rows)
 
     def _grain(self) -> Dim:
         taps = prod(axis.kernel for axis in self._windows.axes)
@@ -172,7 +173,7 @@ class _Depthwise:
         for part, total in zip(parts, self._level(body, parts, 0, zeros), strict=True):
             spot = self._spot(part.row)
             result = self._epilogue.write(body, total, self._windows.sum, spot)
-            body.append(Store("out", spot.index, result))
+            body.append(self._epilogue.store(spot.index, result))
         if self._block:  # inside the row: memory is read in order
             body = [Loop("j", self._block, self._width, tuple(body))]
         for part in reversed(parts):

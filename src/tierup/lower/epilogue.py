@@ -8,9 +8,9 @@ from typing import Protocol
 from tierup.ir.graph import Graph, Node, ValueId, Weights
 from tierup.ir.types import DType, Shape, TensorType
 from tierup.lower.names import Names
-from tierup.lower.rows import map_statement
+from tierup.lower.rows import flushes, map_statement
 from tierup.lower.sources import constant_scalar
-from tierup.lower.tile import Fill, Index, Load, Size, Statement, Tile
+from tierup.lower.tile import Fill, Index, Load, Size, Statement, Store, Tile
 from tierup.plan.products import operand_reach
 from tierup.plan.regions import NARROW
 
@@ -51,6 +51,10 @@ class Epilogue:
     def result(self) -> ValueId:
         """What leaves the region."""
         return _output((self._maps or [self._product])[-1])
+
+    def store(self, index: Index, result: str, at: tuple[tuple[str, Size], ...] = ()) -> Store:
+        """Of what `write` gave, to the buffer of the result."""
+        return Store("out", index, result, at, flushes(self._maps[-1] if self._maps else self._product))
 
     def write(self, body: list[Statement], total: str, dtype: DType, place: Place) -> str:
         """The maps on a tile of sums; returns the name of what they give."""

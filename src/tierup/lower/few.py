@@ -285,7 +285,7 @@ class _Few:
         body.append(Reduce(total, Tile(dtype, (row, "j")), "sum", each, "k"))
         spot = self._windows.spot(self._sizes, row, grouped=self._windows.group > 1)
         result = self._epilogue.write(body, total, dtype, spot)
-        body.append(Store("out", spot.index, result))
+        body.append(self._epilogue.store(spot.index, result))
         yield from body
 
     def _level(self, body: list[Statement], row: str, strip: _Strip, a: int, start: str) -> str:

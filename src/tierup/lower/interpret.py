@@ -41,7 +41,7 @@ from tierup.lower.tile import (
 )
 from tierup.lower.verify import TileError, verify
 from tierup.reference import core
-from tierup.reference.cast import convert
+from tierup.reference.cast import convert, flushed
 
 _NODE = Node("core.map", 1, (), ())  # the reference's maps take a node, and read nothing of it
 _REDUCTIONS: dict[str, np.ufunc] = {
@@ -268,6 +268,8 @@ class _Run:
         value = self.values[store.arg][self.inside(axes)]
         if to in _SIXTEEN_BITS:
             value = convert(value, DType.F32)
+        if store.flush:
+            value = flushed(value)
         self.buffers[store.buffer][self.addresses(store, axes)] = convert(value, to)
 
     def inside(self, axes: Sequence[str]) -> tuple[slice, ...]:

@@ -8,10 +8,11 @@ Rows are taken in full tiles, and what is left in tiles of 4, 3, 2 and 1, so tha
 are as wide as divides the columns evenly among two threads: of 128 columns, three panels of 48 would give one thread
 two. `benchmarks/products.py` measures what comes of it.
 
-Where there are more rows than columns, and the right side stays in the second cache, threads divide the rows instead
-(`by_rows`): each then reads what it wrote itself, once, and panels are as wide as wastes the fewest columns. Many rows
-of a small right side are divided, too, in one block for each thread (`block_rows`), with panels as for columns: what
-threads divided by rows before it and behind it, a norm or another product, finds its rows where it wrote them.
+Where there are more rows than columns, or many of an image, and the right side stays in the second cache, threads
+divide the rows instead (`by_rows`): each then reads what it wrote itself, once, and panels are as wide as wastes the
+fewest columns. Many rows of a small right side are divided, too, in one block for each thread (`block_rows`), with
+panels as for columns: what threads divided by rows before it and behind it, a norm or another product, finds its rows
+where it wrote them.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from tierup.lower.tile import (
     Tile,
     TileProgram,
 )
-from tierup.lower.tiling import TILES, divided, panel_vectors
+from tierup.lower.tiling import MANY_ROWS, TILES, divided, panel_vectors
 from tierup.lower.views import View, Views, row_major
 from tierup.lower.windows import Spot
 from tierup.lower.words import Words, words_for
@@ -63,7 +64,6 @@ _CACHED_BYTES = 512 * 1024  # of a right side that rows come back to: half of th
 # Of a right side that every thread may read for itself. With 1 MiB, 128 tokens of an encoder of 4 layers of 256 took 1%
 # less on two cores with one last-level cache, 3% less on two without. With more it came from memory: 5% more there.
 _SHARED_BYTES = 1 << 20
-_MANY_ROWS = 64
 _THREADS = 2  # at least; what is even for two is even enough for more
 _WORK_FLOPS = 60_000  # less is not worth a fork-join of about 0.3 µs at 230 GFLOP/s
 
@@ -88,6 +88,7 @@ class _Matmul:
         self._sizes = Sizes()
         self._names = Names()
         *batch, rows, self._n = region.domain
+        self._image = len(batch) > 1  # whose neighbours go by rows, too
         right = constant_right(graph, self._product) if len(self._shape(1)) == 2 else None
         self._packed = right is not None
         self._right = right or Right(self._input(1))
@@ -102,7 +103,7 @@ class _Matmul:
         if self._words is not None:
             assert isinstance(self._k, int)
             self._a, self._steps = self._word_view(self._a, self._words.group), self._k // self._words.group
-        plain = self._packed and self._words is None and self._right.scales is None
+        plain = self._packed and self._right.scales is None
         width = self._row_width(lanes) if plain else 0
         self._by_rows = width > 0
         self._vectors = -(-width // lanes) or panel_vectors(self._n, lanes, _THREADS if flat else 1)
@@ -153,7 +154,9 @@ class _Matmul:
         m, n, k = self._m, self._n, self._k
         if not (isinstance(m, int) and isinstance(n, int) and isinstance(k, int)):
             return 0
-        if m < max(n, _MANY_ROWS) or k * n * self._sum.numpy.itemsize > _CACHED_BYTES:
+        packed_as = self._sum if self._words is None else self._dtype(self._input(1))
+        few = m < (MANY_ROWS if self._image else max(n, MANY_ROWS))
+        if few or k * n * packed_as.numpy.itemsize > _CACHED_BYTES:
             return 0
         widths = dict.fromkeys(max(1, int(vectors * lanes)) for vectors in _WIDTHS)
         return min(widths, key=lambda width: -(-n // width) * width)
@@ -164,7 +167,7 @@ class _Matmul:
         if not (self._packed and isinstance(m, int) and isinstance(n, int) and isinstance(k, int)):
             return 0
         read = k * n * self._dtype(self._weight).numpy.itemsize
-        return m // _THREADS if m >= _MANY_ROWS and m % _THREADS == 0 and read <= _SHARED_BYTES else 0
+        return m // _THREADS if m >= MANY_ROWS and m % _THREADS == 0 and read <= _SHARED_BYTES else 0
 
     def _word_view(self, view: View, group: int) -> View:
         """Rows of words; where the view has rows that do not begin with a word, those of the value itself."""
@@ -294,7 +297,7 @@ class _Matmul:
         """So many rows of a panel's results."""
         body: list[Statement] = []
         result = self._epilogue.write(body, self._total(body, rows), self._sum, self._spot(f"i{rows}"))
-        body.append(Store("out", self._result_index(f"i{rows}"), result))
+        body.append(self._epilogue.store(self._result_index(f"i{rows}"), result))
         return body
 
     def _total(self, body: list[Statement], rows: int) -> str:

@@ -159,7 +159,7 @@ class _Line(Line):
         if self.accept("store"):
             buffer, index, at = self.address()
             self.expect(",")
-            return Store(buffer, index, self.value(), at)
+            return Store(buffer, index, self.value(), at, self.accept("flush"))
         if self.accept("check"):
             arg = self.value()
             self.expect("<")

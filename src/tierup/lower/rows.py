@@ -41,6 +41,11 @@ _CHASED = 8  # elements side by side in such a kernel: they wait for memory toge
 _GRAIN_ELEMS = 8192  # elements that are worth a thread's while
 
 
+def flushes(node: Node) -> bool:
+    """Whether denormals of what a node gives are zero."""
+    return node.op == "core.cast" and bool(node.attrs.get("flush", 0))
+
+
 def map_statement(
     body: list[Statement], names: Names, node: Node, arguments: list[tuple[str, Tile]], dtype: DType
 ) -> tuple[str, Tile]:
@@ -267,9 +272,8 @@ class _Rows:
         block, dtype = self._blocks[self._store_level(step)], self._sources.dtype(step.target)
         value = self._sources.fitted(block, self._value(_result(step)), dtype)
         name, _ = spread(block, self._names, value, self._nest.tile_axes(step.result))
-        block.statements.append(
-            Store(self._sources.buffer(step.target), self._nest.index(step.result, self._sizes), name)
-        )
+        index, flush = self._nest.index(step.result, self._sizes), flushes(self._node(step))
+        block.statements.append(Store(self._sources.buffer(step.target), index, name, flush=flush))
 
     def _scratch(self, value: ValueId) -> Index:
         """Where a kept value lies: one element for each round of the loops, or one vector where lanes are no loop."""

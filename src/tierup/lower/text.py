@@ -94,7 +94,7 @@ def _lines(statement: Statement) -> Iterator[str]:
 
 def _simple(statement: Fill | Load | Position | Map | Convert | Reduce | Dot | Store | Check) -> str:
     if isinstance(statement, Store):
-        return f"store {_address(statement)}, {_value(statement.arg)}"
+        return f"store {_address(statement)}, {_value(statement.arg)}" + " flush" * statement.flush
     if isinstance(statement, Check):
         return f"check {_value(statement.arg)} < {_number(statement.extent)}"
     axes = ", ".join(map(_word, statement.type.axes))

@@ -164,13 +164,15 @@ class Dot:
 class Store:
     """Write a tile, converted to the buffer's dtype. Elements beyond a ragged edge are not written.
 
-    `at` is as in `Load`. Where it gives two elements one place, it is open which of them stays.
+    `at` is as in `Load`. Where it gives two elements one place, it is open which of them stays. With `flush`, denormals
+    become zero as they are rounded to bf16.
     """
 
     buffer: str
     index: Index
     arg: str
     at: tuple[tuple[str, Size], ...] = ()
+    flush: bool = False
 
 
 @dataclass(frozen=True, slots=True)

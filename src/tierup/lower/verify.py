@@ -168,6 +168,8 @@ class _Verifier:
             case Store(buffer=name, arg=arg):
                 buffer = self.declared(name)
                 self.require(buffer.mode != "in", f"'{name}' is an input, and not written")
+                rounds = buffer.dtype is DType.BF16 or not statement.flush
+                self.require(rounds, f"'{name}' is not of bf16: nothing is rounded there")
                 self.address(statement, self.value(arg).axes)
                 self.apart(statement, self.value(arg).axes)
             case Check(arg=arg, extent=extent):

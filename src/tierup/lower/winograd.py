@@ -214,7 +214,7 @@ class _Winograd:
         for a, b in ((1, 1), (1, 0), (0, 1), (0, 0)):
             spot = self._spot(body, place, a, b)
             written = self._epilogue.write(body, results[a][b], self._windows.sum, spot)
-            body.append(Store("out", spot.index, written, at=spot.at))
+            body.append(self._epilogue.store(spot.index, written, spot.at))
         return Loop("r", rows, 1, tuple(body), ((old, start),), (new,), (after,)), after
 
     def _joined(self, body: list[Statement], tile: Tile, m: Sequence[str]) -> list[str]:
@@ -264,7 +264,7 @@ class _Winograd:
         spot = Spot(("s", "j"), index, Index((("j", 1),)), at=((place, self._sizes.of(rows)),))
         inner: list[Statement] = []
         result = self._epilogue.write(inner, self._plain_sum(inner, local), dtype, spot)
-        inner.append(Store("out", spot.index, result, at=spot.at))
+        inner.append(self._epilogue.store(spot.index, result, spot.at))
         body.append(Loop("s", self._sizes.of(self._along.count), 1, tuple(inner)))
         yield Loop("b", 2 * self._strip, 1, tuple(body), when=bad)
 

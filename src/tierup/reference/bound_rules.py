@@ -37,6 +37,7 @@ from tierup.reference.bounded import (
     may_vanish,
     size_of,
 )
+from tierup.reference.cast import flushed
 
 _EXACT_INTEGERS = 2.0**24  # f32 holds all integers up to here
 
@@ -228,7 +229,9 @@ def _cast(step: Step, x: Bounded) -> Bounded:
         if not narrower:
             return step.exact(value) if x.bound is None else step.passed(value, x.bound)
         if x.bound is None and x.dtype is DType.F32:  # one rounding, of a number that is known
-            return step.exact(x.value.astype(np.float32).astype(step.dtype.numpy).astype(np.float64))
+            known = x.value.astype(np.float32)
+            known = flushed(known) if step.node.attrs.get("flush", 0) else known
+            return step.exact(known.astype(step.dtype.numpy).astype(np.float64))
         return _probed(step, (x,), _spread)
     if x.bound is None:
         return step.exact(value)

@@ -18,6 +18,7 @@ from tierup.reference.precision import NARROW, up
 
 _SATURATING = {DType.F8E4M3FN: 448.0, DType.F8E4M3FNUZ: 240.0, DType.F8E5M2: 57344.0, DType.F8E5M2FNUZ: 57344.0}
 _SMALL_INTS = frozenset(d.numpy for d in (DType.U4, DType.I4, DType.U2, DType.I2))
+_LEAST_NORMAL = 2.0**-126  # of f32 and bf16
 _CARRIERS = {DType.I64: DType.I64, DType.U64: DType.I64}  # i32 for all other integers
 
 
@@ -25,7 +26,13 @@ def cast(node: Node, x: Array) -> Array:
     to = dtype_from_code(node.attrs["to"])
     if to is None:
         raise ValueError(f"there is no dtype with number {node.attrs['to']}")
+    x = flushed(x) if node.attrs.get("flush", 0) else x
     return convert(x, to, bool(node.attrs.get("saturate", 1)), node.attrs.get("round_mode", "up"))
+
+
+def flushed(x: Array) -> Array:
+    """Floats whose denormals, as f32 has them, are zero."""
+    return np.where(np.abs(x) < _LEAST_NORMAL, np.copysign(x.dtype.type(0), x), x)
 
 
 def cast_like(node: Node, x: Array, like: Array) -> Array:

@@ -3,7 +3,8 @@
 Only where the user asks for it. The roundings are casts in the graph, so that whoever computes a side writes it
 rounded, and every kernel is judged by what it is given. Rounding to nearest is off by at most 2^-8 of a number, so of
 each product a · w by at most (2^-7 + 2^-16) · |a · w|, and of a sum by at most that part of Σ |a · w|. A number that
-multiplies all of a side is rounding's equal: it is taken out, and multiplies the product instead.
+multiplies all of a side is rounding's equal: it is taken out, and multiplies the product instead. Denormals become
+zero, which products take them for anyway: machines that round in one instruction do so.
 
 Convolutions are then direct ones: on pairs, ResNet-50's 3×3 ones take no longer than F(2×2, 3×3) in f32, and their
 weights are less than a third of the bytes. Those of every channel by itself stay in f32: they read more than they
@@ -42,7 +43,7 @@ def _convolution(out: Rewriter, node: Node) -> Values | None:
         return None
     b = Core(out)
     attrs = {**node.attrs, "algorithm": "direct", "to": DType.F32.code}
-    return [b.op("conv_last", b.cast(x, DType.BF16), b.cast(w, DType.BF16), pads, **attrs)]
+    return [b.op("conv_last", b.cast(x, DType.BF16, flush=1), b.cast(w, DType.BF16), pads, **attrs)]
 
 
 def _product(out: Rewriter, node: Node) -> Values | None:
@@ -88,7 +89,7 @@ def _rounded(out: Rewriter, value: ValueId, factors: list[float] | None) -> Valu
             source, factor = scaled
             factors.append(factor)
             return _rounded(out, source, factors)
-    return Core(out).cast(value, DType.BF16)
+    return Core(out).cast(value, DType.BF16, flush=1)
 
 
 def _scaled(out: Rewriter, node: Node) -> tuple[ValueId, float] | None:

@@ -23,7 +23,7 @@ from tierup.lower.text import print_program
 from tierup.lower.tile import TileProgram
 from tierup.plan.baseline import CONTROL, FunctionCompiler, PlanCompiler
 from tierup.plan.cut import cut
-from tierup.plan.memory import Layout, Request, plan_memory
+from tierup.plan.memory import Layout, Request, plan_lanes, plan_memory
 from tierup.plan.program import BASELINE, BODY, Assembler, DimCode, StepCode
 from tierup.plan.regions import Cut, Region, shape_of, tensor
 from tierup.rewrite.assume import Pair
@@ -341,7 +341,8 @@ class KernelFunction(FunctionCompiler):
                     reuses = tuple(v for v in kernel.replaces(value) if operands.count(v) == 1)
                     requests.append(Request(value, size, position, last.get(value, position), reuses))
         self.arena = tuple(requests)
-        return plan_memory(requests, self._dims, Typical(self._dims))
+        packed = plan_memory(requests, self._dims, Typical(self._dims))
+        return plan_lanes(requests, packed.total) or packed
 
     def _read_by(self, position: int, kernel: Kernel | None) -> list[ValueId]:
         if kernel is not None:

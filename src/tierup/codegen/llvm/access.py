@@ -51,13 +51,14 @@ def emit_load(frame: Frame, load: Load, scope: Scope) -> Value:
 def emit_store(frame: Frame, store: Store, scope: Scope) -> None:
     value, buffer = scope.values[store.arg], frame.buffers[store.buffer]
     stored, layout = buffer.dtype, frame.layout(value.type)
-    flushes = buffer.mode == "scratch" and "dot_bf16" in frame.target.dots
+    at_once = "dot_bf16" in frame.target.dots and (buffer.mode == "scratch" or store.flush)
     for place in layout.places:
         for chunk in range(layout.chunks):
             spot = _spot(frame, store, layout, place, chunk, scope)
             register = to_memory(
-                frame.writer, value.parts[place][chunk], value.type.dtype, stored, layout.lanes, flushes=flushes
-            )
+                frame.writer, value.parts[place][chunk], value.type.dtype, stored, layout.lanes,
+                flush=store.flush, at_once=at_once,
+            )  # fmt: skip
             _write(frame, stored, layout.lanes, register, spot)
 
 

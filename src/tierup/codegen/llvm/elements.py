@@ -11,7 +11,7 @@ _REGISTER = {
     DType.U16: "i16", DType.I32: "i32", DType.U32: "i32", DType.I64: "i64", DType.U64: "i64",
 }  # fmt: skip
 _MEMORY = {**_REGISTER, DType.BOOL: "i8", DType.F16: "half", DType.BF16: "i16"}
-_ROUNDED = 16  # lanes that AVX-512 rounds to bf16 in one instruction
+_ROUNDED = {8: 256, 16: 512}  # lanes that AVX-512 rounds to bf16 in one instruction -> bits of a register
 _SUFFIX = {"float": "f32", "double": "f64", "half": "f16"}
 
 
@@ -87,8 +87,18 @@ def zero(dtype: DType, lanes: int) -> str:
     return "0" if lanes == 1 else "zeroinitializer"
 
 
-def to_memory(writer: Writer, value: str, computed: DType, stored: DType, lanes: int, *, flushes: bool = False) -> str:
-    """A value as it is stored. `flushes`: the machine may round to bf16 by itself, which makes denormals zero."""
+def to_memory(
+    writer: Writer,
+    value: str,
+    computed: DType,
+    stored: DType,
+    lanes: int,
+    *,
+    flush: bool = False,
+    at_once: bool = False,
+) -> str:
+    """A value as it is stored. With `flush`, denormals become zero where it is rounded to bf16; `at_once`: they may,
+    and the machine rounds by itself, which makes them so."""
     if stored is DType.BOOL:
         value = convert(writer, value, computed, DType.BOOL, lanes)
         return writer.value(f"zext {register_type(DType.BOOL, lanes)} {value} to {memory_type(stored, lanes)}")
@@ -99,16 +109,27 @@ def to_memory(writer: Writer, value: str, computed: DType, stored: DType, lanes:
         return writer.value(f"fptrunc {register_type(DType.F32, lanes)} {value} to {memory_type(stored, lanes)}")
     if stored is DType.BF16:
         value = convert(writer, value, computed, DType.F32, lanes)
-        return (
-            _rounded_at_once(writer, value) if flushes and lanes == _ROUNDED else _round_to_bf16(writer, value, lanes)
-        )
+        if at_once and lanes in _ROUNDED:
+            return _rounded_at_once(writer, value, lanes)
+        return _round_to_bf16(writer, flushed(writer, value, lanes) if flush else value, lanes)
     return convert(writer, value, computed, stored, lanes)
 
 
-def _rounded_at_once(writer: Writer, value: str) -> str:
-    floats, halves = register_type(DType.F32, _ROUNDED), f"<{_ROUNDED} x bfloat>"
-    rounded = writer.call(halves, "llvm.x86.avx512bf16.cvtneps2bf16.512", (floats, value))
-    return writer.value(f"bitcast {halves} {rounded} to {memory_type(DType.BF16, _ROUNDED)}")
+def _rounded_at_once(writer: Writer, value: str, lanes: int) -> str:
+    floats, halves = register_type(DType.F32, lanes), f"<{lanes} x bfloat>"
+    rounded = writer.call(halves, f"llvm.x86.avx512bf16.cvtneps2bf16.{_ROUNDED[lanes]}", (floats, value))
+    return writer.value(f"bitcast {halves} {rounded} to {memory_type(DType.BF16, lanes)}")
+
+
+def flushed(writer: Writer, value: str, lanes: int) -> str:
+    """A float of f32, or zero of its sign where it is a denormal."""
+    floats, ints = register_type(DType.F32, lanes), vector("i32", lanes)
+    bits = writer.value(f"bitcast {floats} {value} to {ints}")
+    exponent = writer.value(f"and {ints} {bits}, {literal(DType.I32, 0x7F800000, lanes)}")
+    none = writer.value(f"icmp eq {ints} {exponent}, {literal(DType.I32, 0, lanes)}")
+    sign = writer.value(f"and {ints} {bits}, {literal(DType.I32, -0x80000000, lanes)}")
+    kept = writer.value(f"select {vector('i1', lanes)} {none}, {ints} {sign}, {ints} {bits}")
+    return writer.value(f"bitcast {ints} {kept} to {floats}")
 
 
 def _round_to_bf16(writer: Writer, value: str, lanes: int) -> str:

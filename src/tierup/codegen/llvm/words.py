@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tierup.codegen.llvm.elements import literal, register_type
+from tierup.codegen.llvm.elements import flushed, literal, register_type
 from tierup.codegen.llvm.maps import emit_map
 from tierup.codegen.llvm.writer import Writer
 from tierup.codegen.target import Target
@@ -46,19 +46,10 @@ def _bytes(writer: Writer, lanes: int, args: list[str]) -> str:
 
 
 def _pairs(writer: Writer, lanes: int, args: list[str]) -> str:
-    ints, total = register_type(DType.I32, lanes), args[2]
+    ints, floats, total = register_type(DType.I32, lanes), register_type(DType.F32, lanes), args[2]
     upper, half = literal(DType.I32, -65536, lanes), literal(DType.I32, 16, lanes)
     for part in (f"and {ints} {{}}, {upper}", f"shl {ints} {{}}, {half}"):
-        x, y = (_normal(writer, lanes, writer.value(part.format(arg))) for arg in args[:2])
+        bits = (writer.value(part.format(arg)) for arg in args[:2])
+        x, y = (flushed(writer, writer.value(f"bitcast {ints} {each} to {floats}"), lanes) for each in bits)
         total = emit_map(writer, "fma", DType.F32, lanes, [x, y, total])
     return total
-
-
-def _normal(writer: Writer, lanes: int, bits: str) -> str:
-    """The float with these bits, or zero where it is a denormal."""
-    ints, floats = register_type(DType.I32, lanes), register_type(DType.F32, lanes)
-    exponent = writer.value(f"and {ints} {bits}, {literal(DType.I32, 0x7F800000, lanes)}")
-    truth = "i1" if lanes == 1 else f"<{lanes} x i1>"
-    none = writer.value(f"icmp eq {ints} {exponent}, {literal(DType.I32, 0, lanes)}")
-    kept = writer.value(f"select {truth} {none}, {ints} {literal(DType.I32, 0, lanes)}, {ints} {bits}")
-    return writer.value(f"bitcast {ints} {kept} to {floats}")

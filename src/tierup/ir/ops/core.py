@@ -74,7 +74,7 @@ OPS: tuple[Op, ...] = (
             "cast",
             rules.cast,
             "to dtype `to`: to floats the nearest, even of two, 8-bit ones by `saturate` and `round_mode`; to integers "
-            "truncated, outside their range what reference/cast.py says",
+            "truncated, outside their range what reference/cast.py says; from f32 to bf16 with `flush` denormals are 0",
         ),
         ("bitcast", rules.bitcast, "the same bits as dtype `to` of the same size"),
     ),

@@ -22,6 +22,7 @@ from benchmarks.load import load_benchmark
 from benchmarks.models import models_benchmark, real_benchmark
 from benchmarks.overhead import overhead_benchmark
 from benchmarks.products import products_benchmark
+from benchmarks.second import second_benchmark
 from benchmarks.signatures import signatures_benchmark
 from benchmarks.traffic import traffic_benchmark
 from benchmarks.watching import watching_benchmark
@@ -38,6 +39,7 @@ BENCHMARKS: dict[str, tuple[Callable[[Effort], dict[str, object]], str]] = {
     "models": (models_benchmark, "made models, settled, beside all peers"),
     "real": (real_benchmark, "published models, settled, beside all peers"),
     "traffic": (traffic_benchmark, "lengths that change, in cold processes with a warm and with an empty cache"),
+    "second": (second_benchmark, "the first calls of a second process, beside the first one when it has settled"),
     "load": (load_benchmark, "import, load, first answer and memory of the published models, beside ONNX Runtime"),
     "building": (building_benchmark, "calls while a hundred kernels are built, beside calls with adapting off"),
     "workers": (workers_benchmark, "the same kernels compiled by one worker and by two"),

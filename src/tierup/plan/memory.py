@@ -16,7 +16,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from tierup.ir.dims import DimBuilder
+from tierup.ir.dims import READS, DimBuilder, DimError, apply
 from tierup.ir.types import Dim, Sym
 from tierup.plan.pack import Span, busiest, pack
 
@@ -248,3 +248,24 @@ class _Skyline:
 
     def _end_of(self, stretch: int) -> int:
         return self._begins[stretch + 1] if stretch + 1 < len(self._begins) else self._end
+
+
+class Typical:
+    """Numbers for sizes that are open, to weigh one against another."""
+
+    _OPEN = 128  # rows, tokens: decides only what lies beside what; larger sizes than this waste less than smaller ones
+
+    def __init__(self, dims: DimBuilder) -> None:
+        self._dims = dims
+        self._known: dict[Sym, int] = {}
+
+    def __call__(self, dim: Dim) -> int:
+        if not isinstance(dim, Sym):
+            return dim
+        if dim not in self._known:
+            op = self._dims.ops[dim.id]
+            try:
+                self._known[dim] = self._OPEN if op.op in READS else apply(op.op, *map(self, op.args))
+            except DimError:
+                self._known[dim] = self._OPEN
+        return self._known[dim]

@@ -6,24 +6,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tierup.codegen.target import Target
-from tierup.ir.dims import READS, DimBuilder, DimError, DimOp, apply, values_read
+from tierup.ir.dims import READS, DimBuilder, DimOp, values_read
 from tierup.ir.graph import Graph, Node, ValueId, Weights
-from tierup.ir.types import Dim, DType, Shape, Sym, TensorType
-from tierup.lower.attention import lower_attention
-from tierup.lower.conv import lower_conv
+from tierup.ir.types import Dim, DType, Shape, TensorType
 from tierup.lower.kernel import Kernel, Panels
-from tierup.lower.known import lower_known
-from tierup.lower.matmul import lower_matmul
-from tierup.lower.places import lower_places
-from tierup.lower.recurrent import lower_recurrent
-from tierup.lower.rows import lower_rows
-from tierup.lower.scan import lower_scan
-from tierup.lower.scatter import lower_scatter
+from tierup.lower.region import lower_region
 from tierup.lower.text import print_program
 from tierup.lower.tile import TileProgram
 from tierup.plan.baseline import CONTROL, FunctionCompiler, PlanCompiler
 from tierup.plan.cut import cut
-from tierup.plan.memory import Layout, Request, plan_lanes, plan_memory
+from tierup.plan.memory import Layout, Request, Typical, plan_lanes, plan_memory
 from tierup.plan.program import BASELINE, BODY, Assembler, DimCode, StepCode
 from tierup.plan.regions import Cut, Region, shape_of, tensor
 from tierup.rewrite.assume import Pair
@@ -33,11 +25,6 @@ from tierup.runtime.standins import StandIn, Unit, results_of, with_stand_ins
 from tierup.store.objects import program_digest
 
 _HEAP, _ARENA = 0, 1
-_ON_WORDS = {"matmul": lower_matmul, "conv": lower_conv, "attention": lower_attention}
-_LOWERINGS = {
-    "rows": lower_rows, "known": lower_known, "recurrent": lower_recurrent, "scan": lower_scan,
-    "places": lower_places, "scatter": lower_scatter,
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -105,6 +92,10 @@ class KernelCompiler(PlanCompiler):
         self.functions[index] = assembler.finish(part.graph.inputs, part.graph.outputs)
         return index
 
+    def lowered(self, graph: Graph, region: Region, dims: DimBuilder) -> Kernel:
+        """A region's kernel for this machine."""
+        return lower_region(graph, self.weight_table, region, dims, self.target.lanes, self.target.dots)
+
     def slot(self, program: TileProgram) -> int:
         """Equal programs share a slot."""
         text = print_program(program)
@@ -125,34 +116,6 @@ class KernelCompiler(PlanCompiler):
         """The number of a packed constant."""
         constant = (digest, panels.width, panels.form) if panels.form else (digest, panels.width)
         return self.constants.setdefault(constant, len(self.constants))
-
-
-class Typical:
-    """Numbers for sizes that are open, to weigh one against another."""
-
-    _OPEN = 128  # rows, tokens: decides only what lies beside what; larger sizes than this waste less than smaller ones
-
-    def __init__(self, dims: DimBuilder) -> None:
-        self._dims = dims
-        self._known: dict[Sym, int] = {}
-
-    def __call__(self, dim: Dim) -> int:
-        if not isinstance(dim, Sym):
-            return dim
-        if dim not in self._known:
-            op = self._dims.ops[dim.id]
-            try:
-                self._known[dim] = self._OPEN if op.op in READS else apply(op.op, *map(self, op.args))
-            except DimError:
-                self._known[dim] = self._OPEN
-        return self._known[dim]
-
-
-def lower_region(graph: Graph, weights: Weights, region: Region, dims: DimBuilder, target: Target) -> Kernel:
-    """The kernel of a region."""
-    if region.kind in _ON_WORDS:
-        return _ON_WORDS[region.kind](graph, weights, region, dims, target.lanes, target.dots)
-    return _LOWERINGS[region.kind](graph, weights, region, dims, target.lanes)
 
 
 class KernelFunction(FunctionCompiler):
@@ -290,12 +253,11 @@ class KernelFunction(FunctionCompiler):
     def _lowered(self) -> list[Unit]:
         """What the cut has, in order: regions with their kernels, and nodes on their own."""
         units: list[Unit] = []
-        known = self.graph, self.compiler.weight_table
         for unit in self.part.cut.order:
             units.append(
                 (self.graph.nodes[unit], None)
                 if isinstance(unit, int)
-                else (unit, lower_region(*known, unit, self._dims, self.compiler.target))
+                else (unit, self.compiler.lowered(self.graph, unit, self._dims))
             )
         return units
 

@@ -20,7 +20,7 @@ from tierup.plan.program import Variant
 from tierup.plan.regions import Region
 from tierup.runtime.progress import Signature
 from tierup.runtime.standins import results_of
-from tierup.runtime.steps import KernelFunction, Placed, lower_region
+from tierup.runtime.steps import KernelFunction, Placed
 
 _MEMORY = "plan.memory"  # whatever made a value that lies in memory
 
@@ -98,7 +98,7 @@ def close_kernels(written: KernelFunction, signature: Signature) -> Closed:
     for position, placed in enumerate(written.placed if _is_sound(graph) else ()):
         region: Region = sizes.closed(placed.region)
         given = _with_memory(graph, placed)
-        kernel = lower_region(given, compiler.weight_table, region, dims, compiler.target)
+        kernel = compiler.lowered(given, region, dims)
         call = _call(placed, kernel, sizes)
         if call is not None and compiler.why_refused(kernel) is None:
             number = compiler.variant_program(kernel.program)

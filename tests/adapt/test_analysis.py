@@ -106,7 +106,7 @@ def test_the_analyser_takes_them_beside_calls(tmp_path: Path) -> None:
     with loaded(tmp_path) as model:
         x = floats(1, 40)
         taken = model._analysed().profiles
-        for _ in range(100_000):  # without a look at the report
+        for _ in range(2_000_000):  # without a look at the report
             model(x=x)
             if taken.calls:
                 break

@@ -17,6 +17,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tierup import _native
+from tierup.adapt.behind import start_behind
 from tierup.events import Evicted
 from tierup.profile.execution import Profiles, RegionHistory, Shapes
 
@@ -221,7 +222,7 @@ class Analyser:
                 self._changed.notify_all()
                 return
             self._running = True
-        threading.Thread(target=self._work, name="tierup-analysis", daemon=True).start()
+        start_behind(self._work, "tierup-analysis")
 
     def wait(self, timeout_s: float) -> bool:
         """Wait until nothing is left to take in; returns whether that is so."""

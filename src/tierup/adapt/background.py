@@ -16,6 +16,7 @@ from collections.abc import Callable
 from time import monotonic
 from typing import TYPE_CHECKING
 
+from tierup.adapt.behind import start_behind
 from tierup.events import Dropped
 
 if TYPE_CHECKING:
@@ -174,7 +175,7 @@ class Background:
             if self._running:
                 return waiting
             self._running = True
-        threading.Thread(target=self._work, name="tierup-background", daemon=True).start()
+        start_behind(self._work, "tierup-background")
         return waiting
 
     def _work(self) -> None:

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from tierup.adapt.behind import start_behind
 from tierup.events import StoreIgnored
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ class Memory:
             if self._running or not self._waiting:
                 return
             self._running = True
-        threading.Thread(target=self._work, name="tierup-memory", daemon=True).start()
+        start_behind(self._work, "tierup-memory")
 
     def wait(self, timeout_s: float) -> bool:
         """Wait until everything is written, or for so many seconds; returns whether it is."""

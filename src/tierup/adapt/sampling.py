@@ -12,6 +12,8 @@ from weakref import WeakMethod
 
 import msgspec
 
+from tierup.adapt.behind import start_behind
+
 if TYPE_CHECKING:
     from tierup.adapt.messages import CheckedCall
     from tierup.adapt.tensors import TensorData
@@ -76,7 +78,7 @@ class Sampler:
             if self._running:
                 return True
             self._running = True
-        threading.Thread(target=self._work, name="tierup-sampling", daemon=True).start()
+        start_behind(self._work, "tierup-sampling")
         return True
 
     def wait(self, timeout_s: float) -> bool:

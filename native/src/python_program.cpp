@@ -1,6 +1,7 @@
 #include "python_program.hpp"
 
 #include <nanobind/stl/array.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
@@ -147,6 +148,14 @@ nb::list PythonProgram::add_variants(const nb::list& rows) {
   return told;
 }
 
+size_t PythonProgram::remove_variants(const std::vector<std::pair<size_t, std::vector<int64_t>>>& rows) {
+  size_t removed = 0;
+  slots.update([&](SlotTable& table) {
+    for (const auto& [slot, key] : rows) removed += slot < table.size() && table[slot].remove(key);
+  });
+  return removed;
+}
+
 void PythonProgram::exchange_variants() {
   aside_.resize(static_cast<size_t>(program.slots));
   slots.update([&](SlotTable& table) {
@@ -237,6 +246,7 @@ void bind_program(nb::module_& module) {
       .def_ro("number", &PythonProgram::number)
       .def("kernel_addresses", &PythonProgram::kernel_addresses)
       .def("add_variants", &PythonProgram::add_variants, nb::arg("variants"))
+      .def("remove_variants", &PythonProgram::remove_variants, nb::arg("variants"))
       .def("exchange_variants", &PythonProgram::exchange_variants)
       .def("variants", &PythonProgram::variants)
       .def("miss_variants", &PythonProgram::miss_variants, nb::arg("share"), nb::arg("seed") = 0)

@@ -25,6 +25,8 @@ struct PythonProgram {
   // [(slot, first, key, address, code, range, grain, scratch)]: put before the open kernels, all together. Returns what
   // had to go, as (slot, key, uses). A key that does not fit the steps of its slot is refused.
   nanobind::list add_variants(const nanobind::list& variants);
+  // [(slot, key)] of those to take out, all together. Returns how many there were.
+  size_t remove_variants(const std::vector<std::pair<size_t, std::vector<int64_t>>>& variants);
   // All variants are set aside, and the open kernels answer; or what was set aside comes back.
   void exchange_variants();
   // (slot, key, address, uses) of each.

@@ -552,6 +552,8 @@ void bind_runner(nb::module_& module) {
       .def_prop_ro("timed", &Runner::timed)
       .def("set_timing", &Runner::set_timing, nb::arg("on"))
       .def("set_watching", &Runner::set_watching, nb::arg("on"))
+      .def("watch_closely", [](nb::handle_t<Runner> self, uint64_t calls) { ready(self).watch_closely(calls); },
+           nb::arg("calls"))
       .def("analyse_calls", [](nb::handle_t<Runner>) {})
       .def("take_watched", &Runner::take_watched)
       .def("set_analysis_ns", &Runner::set_analysis_ns, nb::arg("nanoseconds"))

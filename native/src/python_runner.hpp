@@ -47,6 +47,7 @@ class Runner {
   // Whether calls are timed (while there is a rival they are in any case), and whether some are watched closely.
   void set_timing(bool on) { timing_ = on; }
   void set_watching(bool on) { watching_.set_on(on); }
+  void watch_closely(uint64_t calls) { watching_.watch_closely(calls); }
   // [(shape of each input, number of the program, nanoseconds, nanoseconds that watching took, regions, inputs)] of the
   // calls that were watched since the last time; see _native.pyi for the parts.
   nanobind::list take_watched();

@@ -72,9 +72,22 @@ struct Slot {
       variants.erase(old);
     }
     variants.push_back(std::move(variant));
+    list_keys();
+    return gone;
+  }
+
+  // Takes the variant with this key out; whether there was one.
+  bool remove(std::span<const int64_t> key) {
+    const auto old = std::ranges::find_if(variants, [&](const Variant& v) { return std::ranges::equal(v.key, key); });
+    if (old == variants.end()) return false;
+    variants.erase(old);
+    list_keys();
+    return true;
+  }
+
+  void list_keys() {
     keys.clear();
     for (const Variant& kept : variants) keys.insert(keys.end(), kept.key.begin(), kept.key.end());
-    return gone;
   }
 
   // Exchanges the variants for others, and returns those that were there.

@@ -105,8 +105,19 @@ uint64_t Watching::next_gap(const WatchedCall& call) {
   return calls + (seen_ * 0x9e3779b97f4a7c15 >> 32) % (calls / 2 + 2);
 }
 
+void Watching::watch_closely(uint64_t calls) {
+  const bool waiting = left_.load(std::memory_order_relaxed) != 0;
+  if (calls == 0 || (!waiting && !busy_.load(std::memory_order_relaxed))) return;  // none is watched at all
+  closely_.store(calls - 1, std::memory_order_relaxed);
+  if (waiting) left_.store(1, std::memory_order_relaxed);
+}
+
 void Watching::again(uint64_t calls) {
   gap_.store(calls, std::memory_order_relaxed);
+  if (const uint64_t more = closely_.load(std::memory_order_relaxed); more != 0) {
+    closely_.store(more - 1, std::memory_order_relaxed);
+    calls = 1;
+  }
   // Not if watching was turned off meanwhile.
   if (busy_.exchange(false, std::memory_order_relaxed)) left_.store(calls, std::memory_order_relaxed);
 }

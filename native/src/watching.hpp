@@ -97,6 +97,9 @@ class Watching {
     return true;
   }
 
+  // Watch the next calls one after the other, whatever that costs.
+  void watch_closely(uint64_t calls);
+
   void keep(WatchedCall&& call);
   void give_up() { again(gap()); }
 
@@ -119,6 +122,7 @@ class Watching {
 
   std::atomic<uint64_t> left_{0};  // calls until the next one that is watched; 0: none, or one is being watched
   std::atomic<bool> busy_{false};
+  std::atomic<uint64_t> closely_{0};  // so many more after the next one, whatever they cost
   std::atomic<uint64_t> gap_{kFirst}, dropped_{0};
   std::atomic<uint64_t> analysis_{600'000};  // ticks; until it is known some 200 µs
   std::atomic<uint64_t> ask_at_{0};  // how many have to be written before it is asked again

@@ -164,6 +164,21 @@ TEST(a_variant_replaces_one_with_its_key) {
   CHECK(slot.variants[0].kernel == write_number<2>);
 }
 
+TEST(a_variant_is_taken_out_by_its_key) {
+  Slot slot;
+  for (int64_t i = 0; i < 3; ++i) {
+    Variant variant;
+    variant.key = {i, 2 * i};
+    slot.add(std::move(variant));
+  }
+  CHECK(!slot.remove(std::vector<int64_t>{1, 1}));
+  CHECK(slot.remove(std::vector<int64_t>{1, 2}));
+  size_t hint = 0;
+  CHECK(slot.find(std::vector<int64_t>{1, 2}, hint) == nullptr);
+  const Variant* const left = slot.find(std::vector<int64_t>{2, 4}, hint);
+  CHECK(left != nullptr && left->key == (std::vector<int64_t>{2, 4}) && hint == 1);
+}
+
 TEST(variants_come_and_go_under_calls) {
   const Program program = sized();
   Slots slots(1);

@@ -51,6 +51,21 @@ TEST(what_costs_more_is_watched_more_seldom) {
   CHECK(waited >= least && waited <= 2 * least);
 }
 
+TEST(the_next_calls_can_be_watched_one_by_one) {
+  Watching watching;
+  watching.watch_closely(3);
+  CHECK(calls_until_due(watching, 100) == 100);  // it is off
+  watching.set_on(true);
+  CHECK(calls_until_due(watching, 100) < 100);
+  watching.keep(call_of(1'000'000'000, 100'000'000'000));  // the next one would be far away
+  watching.watch_closely(3);
+  for (int i = 0; i < 3; ++i) {
+    CHECK(watching.due());
+    watching.keep(call_of(1'000'000'000, 100'000'000'000));
+  }
+  CHECK(calls_until_due(watching, 1000) == 1000);
+}
+
 TEST(looking_into_it_counts) {
   Watching watching;
   watching.set_on(true);

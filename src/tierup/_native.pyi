@@ -51,6 +51,9 @@ class Program:
         together; where a slot has no room for more, the one that was used least goes. Returns (slot, key, uses) of
         those."""
 
+    def remove_variants(self, variants: Sequence[tuple[int, Sequence[int]]]) -> int:
+        """Take the variants with these slots and keys out, all together: how many there were."""
+
     def exchange_variants(self) -> None:
         """Set all variants aside, so that the open kernels answer; or let those that were set aside answer again."""
 
@@ -117,6 +120,9 @@ class Runner:
 
     def set_watching(self, on: bool) -> None:
         """Whether to watch a call closely now and then; from the beginning, none is."""
+
+    def watch_closely(self, calls: int) -> None:
+        """Watch the next calls one after the other, whatever that costs; not if calls are not watched at all."""
 
     def set_timing(self, on: bool) -> None:
         """Whether to time calls, which is so from the beginning."""

@@ -172,6 +172,17 @@ class Suspected(msgspec.Struct, frozen=True, tag="suspected"):
         return f"tier {self.tier} compared on live calls: {self.reason}"
 
 
+class Thinned(msgspec.Struct, frozen=True, tag="thinned"):
+    """So many variants were taken out of the plan that answers, and so many stay."""
+
+    gone: int
+    left: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"took {self.gone} of {self.gone + self.left} variants out: {self.reason}"
+
+
 class RolledBack(msgspec.Struct, frozen=True, tag="rolled back"):
     before: int
     tier: int
@@ -224,7 +235,7 @@ class Evicted(msgspec.Struct, frozen=True, tag="evicted"):
 
 Event = (
     Loaded | Queued | Dropped | Planned | Built | Proved | Tried | Spent | Swapped | Displaced | Confirmed | Suspected
-    | RolledBack | Refused | Quarantined | StoreIgnored | Evicted
+    | RolledBack | Thinned | Refused | Quarantined | StoreIgnored | Evicted
 )  # fmt: skip
 
 

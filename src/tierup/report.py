@@ -6,14 +6,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tierup.config import BF16_ERROR_BOUND
-from tierup.events import Confirmed, Entry, Quarantined, Refused, RolledBack, Suspected, Swapped, Tried, micros
+from tierup.events import Confirmed, Entry, Quarantined, Refused, RolledBack, Suspected, Swapped, Thinned, Tried, micros
 from tierup.runtime.progress import Counts, Signature
 from tierup.store.records import KernelError
 
 if TYPE_CHECKING:
     from tierup.adapt.sampling import Sample
 
-_DECISIONS = (Tried, Swapped, Confirmed, Suspected, RolledBack, Refused, Quarantined)
+_DECISIONS = (Tried, Swapped, Confirmed, Suspected, Thinned, RolledBack, Refused, Quarantined)
 _SHOWN = 12  # decisions in a printed report; `to_dict` has all that are kept
 _SHOWN_REGIONS, _SHOWN_INPUTS = 8, 16
 

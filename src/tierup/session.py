@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from tierup import _native
 from tierup.config import Config
 from tierup.errors import TierupError
-from tierup.events import Loaded, Quarantined, Queued, Swapped
+from tierup.events import Loaded, Quarantined, Queued, Swapped, Thinned
 from tierup.runtime.feeds import Input, Output, check_feeds, native_inputs
 from tierup.runtime.origin import Origin
 from tierup.runtime.progress import Progress, Serving, Signature
@@ -259,20 +259,28 @@ class _Session(_native.Runner):
         self.notice_after(self._config.stress_swap_every)
 
     def _look(self, care: Care) -> None:
-        """Go back to what answered before, if what answers now does not pay."""
+        """Go back to what answered before, if what answers now does not pay, or go on with a part of its variants."""
+        if care.regions is not None:
+            self._analysed().drain(self)
         with self._progress.lock:
             if self._progress.stopped:
                 return
-            gone, previous = self._serving, care.look(self, self._serving)
-            if previous is not None and self.program is not None:
-                self._progress.taken_back = self.program.number
-                self.program, self._serving = previous.program, previous.serving
-        if previous is not None and self._origin.source is not None and gone.parts:
+            live, gone, found = self.program, self._serving, care.look(self, self._serving)
+            if found is not None and live is not None:
+                if found.program is not live:
+                    self._progress.taken_back = live.number
+                self.program, self._serving = found.program, found.serving
+        self._analysed().compared = care.regions
+        if found is not None and self._origin.source is not None and gone.parts:
             from tierup.store.plans import Plans
 
             # The next process starts with what answers now.
-            before = previous.serving.signatures if previous.serving.kernels else None
-            Plans(self._config.cache_path, 1).take_back(self._origin.source, gone.parts, gone.signatures, before)
+            source, plans, serving = self._origin.source, Plans(self._config.cache_path, 1), found.serving
+            if found.program is live:
+                plans.keep_variants(source, gone.parts, gone.signatures, serving.variants)
+            else:
+                before = serving.signatures if serving.kernels else None
+                plans.take_back(source, gone.parts, gone.signatures, before)
 
     def _retry_kernels(self) -> bool:
         """Try once more to get off the baseline, if timing said no and that is a while ago; returns whether."""
@@ -308,6 +316,8 @@ class _Session(_native.Runner):
         if isinstance(found, str):
             care.again(self, LIMIT_S)
             return
+        if sample.number < care.trusted_since:
+            return  # of what does not answer any more, and the next one is asked for
         reason = care.judge(sample, found)
         if reason:
             self._take_out(sample.program, sample.number, reason)
@@ -315,8 +325,10 @@ class _Session(_native.Runner):
             care.again(self, found.seconds, SAMPLER.spent_s)
 
     def _take_out(self, program: int, call: int, reason: str) -> None:
-        """Answer with the baseline from now on: a kernel of this program is wrong."""
+        """Answer with the baseline from now on: a kernel of this program is wrong. If it is a variant, and the code of
+        all others is as it was built, they answer again without it."""
         from tierup.adapt.quarantine import quarantine, safe_program
+        from tierup.adapt.thinning import changed_variants, without
 
         progress, care = self._progress, self._caring()
         with progress.lock:
@@ -326,7 +338,7 @@ class _Session(_native.Runner):
             self.set_rival(None)
             progress.taken_back = program
             self.program, self._serving = safe_program(self._origin, care.previous, self._inputs, self._outputs)
-            care.watch = care.previous = None
+            care.watch = care.previous = care.regions = None
         progress.reason = f"kernels are in quarantine: {reason}"
         keys = quarantine(self._config, progress.events, self._about.name, live, serving, reason)
         progress.counts.quarantined += len(keys)
@@ -335,7 +347,16 @@ class _Session(_native.Runner):
             from tierup.store.plans import Plans
 
             Plans(self._config.cache_path, 1).take_out(self._origin.source, serving.parts, keys)
-        self._take_baseline()
+        wrong = changed_variants(live, serving, keys)
+        if not wrong:
+            self._take_baseline()
+            return
+        thinner = without(live, serving, wrong)
+        with progress.lock:
+            if not self._closed:
+                self.program, self._serving = live, thinner
+                care.sample_anew(self)
+        progress.events.add(Thinned(len(wrong), len(thinner.variants), reason))
 
     def _take_baseline(self) -> None:
         """The baseline proper instead of its stand-in, which is slower."""

@@ -17,9 +17,15 @@ from tests.security.models import model, node, value
 from tests.store.samples import floats, perceptron, saved
 
 import tierup
+from tierup import _native
 from tierup.adapt import tiering
 from tierup.adapt.live import Finding, Watch
+from tierup.adapt.sampling import SAMPLER
+from tierup.adapt.thinning import RegionTimes
+from tierup.codegen.target import target_of
 from tierup.events import Compared
+from tierup.profile.identity import identify
+from tierup.store.objects import ObjectCache
 
 X = floats(3, 40)
 
@@ -137,3 +143,111 @@ def test_a_wrong_variant_does_not_take_the_open_kernels_along(tmp_path: Path) ->
     assert in_a_new_process(path, tmp_path)["tier"] == 1
     plans.take_out(source, serving.parts, serving.keys[:1])
     assert plans.entries() == []
+
+
+def watched(program: int, times_us: dict[int, float]) -> tuple[Any, ...]:
+    """A call as native code describes it."""
+    spans = [(slot, 1, 1e3 * time_us, (), 0) for slot, time_us in times_us.items()]
+    return (((3, 40),), program, 0.0, 0.0, spans, ())
+
+
+def compared(loaded: tierup.Model, slow: set[int]) -> RegionTimes:
+    """What both plans took, if the variants in these slots are slower than the open kernels."""
+    care = loaded._caring()
+    assert care.previous is not None
+    assert loaded.program is not None
+    old, new = care.previous.program.number, loaded.program.number
+    times = RegionTimes(old, new)
+    for _ in range(8):
+        times.add(watched(old, {0: 10.0, 1: 10.0, 2: 10.0}))
+        times.add(watched(new, {slot: 12.0 if slot in slow else 9.0 for slot in range(3)}))
+    return times
+
+
+def slots(loaded: tierup.Model) -> list[int]:
+    assert loaded.program is not None
+    return [slot for slot, *_ in loaded.program.variants()]
+
+
+def test_a_variant_that_is_slow_by_itself_goes_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = saved(tmp_path, perceptron())
+    loaded = on_tier_2(path, tmp_path)
+    right, all_slots = loaded(x=X)["y"], slots(loaded)
+    loaded._caring().regions = compared(loaded, {1})
+    roll_back(loaded, monkeypatch)
+    report = loaded.report().to_dict()
+    assert (report["tier"], report["counters"]["rollbacks"]) == (2, 0)
+    assert [(e["gone"], e["left"]) for e in report["events"] if e["event"] == "thinned"] == [(1, len(all_slots) - 1)]
+    assert slots(loaded) == [slot for slot in all_slots if slot != 1]
+    np.testing.assert_allclose(loaded(x=X)["y"], right, rtol=0, atol=1e-6)  # probabilities, rounded in another order
+    with tierup.load(path, config=settings(tmp_path)) as second:
+        assert (second.report().tier, second.report().counts.builds) == (2, 0)
+        assert slots(second) == slots(loaded)
+        np.testing.assert_allclose(second(x=X)["y"], right, rtol=0, atol=1e-6)
+    roll_back(loaded, monkeypatch)  # the rest does not pay either
+    assert (loaded.report().tier, loaded.report().counts.rollbacks) == (1, 1)
+    assert in_a_new_process(path, tmp_path)["tier"] == 1
+
+
+@pytest.mark.parametrize("slow", [set(), {0, 1, 2}])
+def test_where_times_single_none_out_the_whole_plan_goes(
+    slow: set[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = on_tier_2(saved(tmp_path, perceptron()), tmp_path)
+    loaded._caring().regions = compared(loaded, slow)
+    roll_back(loaded, monkeypatch)
+    assert loaded.report().tier == 1
+
+
+def test_few_times_say_nothing() -> None:
+    times = RegionTimes(1, 2)
+    for number in range(7):
+        assert not times.slower, number
+        times.add(watched(1, {0: 10.0}))
+        times.add(watched(2, {0: 20.0}))
+        times.add(watched(3, {0: 1.0}))  # somebody else's
+    times.add(watched(1, {0: 10.0}))
+    times.add(watched(2, {0: 20.0}))
+    assert times.slower == {0}
+
+
+def test_two_plans_that_take_turns_are_watched_closely(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded = on_tier_2(saved(tmp_path, perceptron()), tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(Watch, "look", lambda *_: Finding("compare", "let us see"))
+        loaded._look(loaded._caring())
+        patch.setattr(Watch, "look", lambda *_: Finding("wait"))
+        for _ in range(200):
+            loaded(x=X)
+        loaded._look(loaded._caring())
+    times = loaded._caring().regions
+    assert times is not None
+    assert sum(len(found) for (_, slot), both in times._times.items() for found in both.values() if slot == 0) >= 32
+
+
+@pytest.mark.skipif(identify().architecture != "x86_64", reason="the corrupt code is x86's")
+def test_a_variant_that_gives_wrong_answers_goes_alone(tmp_path: Path) -> None:
+    loaded = on_tier_2(saved(tmp_path, perceptron()), tmp_path)
+    right, target, variant = loaded(x=X)["y"], target_of(identify()), loaded._serving.variants[0]
+    assert target is not None
+    assert loaded.program is not None
+    assert SAMPLER.wait(60)
+    key = loaded._serving.keys[variant.kernel]
+    code = ObjectCache(loaded._config.cache_dir / "objects").get_digest(key, target)
+    assert code is not None
+    bad = _native.Code([b"\x31\xc0\xc3" + code[3:]])  # xor eax, eax; ret
+    row = (variant.slot, variant.first, variant.key, bad.addresses[0], bad)
+    loaded.program.add_variants([(*row, variant.range, variant.grain, variant.scratch)])
+    before = slots(loaded)
+    loaded.sample_after(1)
+    loaded(x=X + 1)
+    assert SAMPLER.wait(60)
+    report = loaded.report().to_dict()
+    assert [entry["kernels"] for entry in report["events"] if entry["event"] == "quarantined"] == [(key,)]
+    assert (report["tier"], report["counters"]["quarantined"]) == (2, 1)
+    assert len(slots(loaded)) == len(before) - 1
+    np.testing.assert_allclose(loaded(x=X)["y"], right, rtol=0, atol=1e-6)
+    for number in range(70):  # its first calls are sampled again
+        loaded(x=X + number)
+    assert SAMPLER.wait(60)
+    assert loaded.report().to_dict()["counters"]["quarantined"] == 1

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 import tierup
-from tests.faults.changes import is_very_slow, returns_at_once
+from tests.faults.changes import is_slow, is_very_slow, returns_at_once
 from tests.faults.injection import CALLERS, Bench, Load, Outcome, X
 from tierup import _native, session
-from tierup.adapt import tiering
+from tierup.adapt import hot, tiering
 from tierup.adapt.care import Care
 from tierup.adapt.sampling import MOST_CALLS, SAMPLER
 from tierup.codegen.target import target_of
@@ -34,16 +34,23 @@ class Service:
         self.bench = Bench(folder, patch)
         self.config = tierup.Config(cache_dir=folder / "cache", data_dir=folder / "data", threads=1, adapt=True)
         patch.setattr(tiering, "_time_apart", lambda *_: "the load decides")
+        self._plans: dict[int, dict[Path, bytes]] = {}
         with tierup.load(self.bench.path, config=self.config) as first:
-            assert first.settle(300).settled
-        self._plans = {path: path.read_bytes() for path in (folder / "cache" / "plans").glob("*.plan")}
+            for tier in (1, 2):
+                assert first.settle(300).settled
+                kept = (folder / "cache" / "plans").glob("*.plan")
+                self._plans[tier] = {path: path.read_bytes() for path in kept}
+                first(x=X)
+        patch.setattr(hot, "hot_signatures", lambda *_, **__: ())  # from now on no other plan takes what is broken out
         self.requests = self.lost = self.wrong = 0
 
-    def load(self) -> tierup.Model:
-        """A model that is on tier 1 at once, whatever became of the plan before."""
-        for path, content in self._plans.items():
+    def load(self, tier: int = 1) -> tierup.Model:
+        """A model that is on this tier at once, whatever became of the plan before."""
+        for path, content in self._plans[tier].items():
             path.write_bytes(content)
-        return tierup.load(self.bench.path, config=self.config)
+        held = tierup.load(self.bench.path, config=self.config)
+        assert held.report().tier == tier
+        return held
 
     def under_load(self, held: tierup.Model, **options: Any) -> Load:
         return Load(held, self.bench.load.expected, **options)
@@ -149,6 +156,45 @@ def inject_slowness(times: int, folder: Path, patch: pytest.MonkeyPatch) -> Outc
         said = next(events, said)
         held.close()
     return service.outcome("slow in service", times, passed, said, worst)
+
+
+def slow_down_variant(held: tierup.Model, number: int) -> tuple[int, tuple[int, ...]]:
+    """Make one of a model's variants slow; its slot and key."""
+    target = target_of(identify())
+    assert target is not None
+    assert held.program is not None
+    variant = held._serving.variants[number % len(held._serving.variants)]
+    code = ObjectCache(held._config.cache_dir / "objects").get_digest(held._serving.keys[variant.kernel], target)
+    assert code is not None
+    bad = _native.Code([is_slow(code, 0)])
+    row = (variant.slot, variant.first, variant.key, bad.addresses[0], bad)
+    held.program.add_variants([(*row, variant.range, variant.grain, variant.scratch)])
+    return variant.slot, variant.key
+
+
+def inject_slow_variants(times: int, folder: Path, patch: pytest.MonkeyPatch) -> Outcome:
+    """Let a plan go live one of whose variants is slow: live calls have to take out that one, at least."""
+    service = Service(folder, patch)
+    passed = worst = alone = 0
+    for number in range(times):
+        held, plan = service.load(), service.load(tier=2)
+        load = service.under_load(held)
+        with load.running():
+            wait_for(lambda load=load: load.requests >= 64)
+            slow = slow_down_variant(plan, number)
+            before = held.calls
+            held._go_live(plan.program, plan._serving)
+            passed += not wait_for(lambda held=held, slow=slow: slow not in variants_of(held))
+            worst = max(worst, held.calls - before)
+            alone += held._serving.tier == 2
+        service.count(load)
+        held.close()
+    return service.outcome("slow variant", times, passed, f"taken out alone {alone} times", worst)
+
+
+def variants_of(held: tierup.Model) -> set[tuple[int, tuple[int, ...]]]:
+    program = held.program
+    return set() if program is None else {(slot, key) for slot, key, *_ in program.variants()}
 
 
 def inject_interrupts(times: int, folder: Path, patch: pytest.MonkeyPatch) -> Outcome:
@@ -262,6 +308,7 @@ def wait_for(condition: Any) -> bool:
 SERVING = {
     "wrong in service": inject_corruption,
     "slow in service": inject_slowness,
+    "slow variant": inject_slow_variants,
     "interrupted": inject_interrupts,
     "closed mid-call": inject_closing,
     "forked": inject_forks,

@@ -22,6 +22,7 @@ from tierup.events import Evicted
 from tierup.profile.execution import Profiles, RegionHistory, Shapes
 
 if TYPE_CHECKING:
+    from tierup.adapt.thinning import RegionTimes
     from tierup.config import Config
     from tierup.events import Events
     from tierup.profile.energy import EnergyMeter
@@ -52,6 +53,7 @@ class Analysis:
         self.profiles = Profiles(inputs)
         self.lock = threading.Lock()
         self._programs: OrderedDict[int, tuple[str, ...]] = OrderedDict()
+        self.compared: RegionTimes | None = None  # takes the calls of two plans that are being compared
         self._told = 0  # evictions that there was an event for
         self.spent_s = 0.0  # processor time since the last call was taken in
         self._saved_s = time.monotonic() - _SAVE_EVERY_S + _SAVE_FIRST_S
@@ -73,6 +75,8 @@ class Analysis:
             now_s = time.monotonic()
             for call in calls:
                 self.profiles.add(call, self._programs.get(call[1]), now_s)
+                if self.compared is not None:
+                    self.compared.add(call)
                 if pause:
                     time.sleep(0)
             self.profiles.count(model.signatures(), now_s)

@@ -17,7 +17,8 @@ from tierup.adapt.live import LOOK_AFTER, Backoff, Finding, Watch
 from tierup.adapt.messages import CallRecord, CheckedCall
 from tierup.adapt.sampling import FIRST_CALLS, Sample, next_sample, pause_s
 from tierup.adapt.tensors import CALL_LIMIT_BYTES, TensorData, records_of
-from tierup.events import Confirmed, RolledBack, Suspected
+from tierup.adapt.thinning import CLOSE_CALLS, RegionTimes, slow_variants, without
+from tierup.events import Confirmed, RolledBack, Suspected, Thinned
 
 if TYPE_CHECKING:
     from tierup import _native
@@ -33,7 +34,7 @@ _TRIED_CALLS = 3  # signatures that a plan with open sizes is tried on
 
 
 class Previous(msgspec.Struct, frozen=True):
-    """What answered before the last swap."""
+    """What answered before the last swap, or is to answer from now on."""
 
     program: _native.Program
     serving: Serving
@@ -47,6 +48,9 @@ class Care:
         self.backoff = Backoff()
         self.watch: Watch | None = None
         self.previous: Previous | None = None
+        self.regions: RegionTimes | None = None  # while the last plan and the one before take turns
+        self._thinned = False
+        self.trusted_since = 0  # the number of the call before which answers are known to be wrong
         self._progress = progress
         self._samples: dict[Signature, tuple[TensorData, ...]] = {}
         self.evidence: deque[tuple[Sample, str]] = deque(maxlen=_KEPT_EVIDENCE)
@@ -62,14 +66,19 @@ class Care:
         """A new program answers since now."""
         assert runner.program is not None
         self.watch = Watch(previous.program.number, runner.program.number, runner.times(), tried=tried)
-        self.previous = previous
-        self._sampled, self._suspect, self._last_good = 1, None, runner.calls
-        runner.sample_after(FIRST_CALLS[0])
+        self.previous, self.regions, self._thinned = previous, None, False
+        self.sample_anew(runner)
         runner.set_rival(None)
         runner.notice_after(LOOK_AFTER)
 
+    def sample_anew(self, runner: _native.Runner) -> None:
+        """What answers has changed: sample its first calls."""
+        self._sampled, self._suspect, self._last_good = 1, None, runner.calls
+        self.trusted_since = runner.calls
+        runner.sample_after(FIRST_CALLS[0])
+
     def look(self, runner: _native.Runner, serving: Serving) -> Previous | None:
-        """Look at the last calls. What to go back to, if the plan that answers does not pay."""
+        """Look at the last calls. What to go back to, if the plan that answers does not pay, or how it is to go on."""
         watch, previous, events = self.watch, self.previous, self._progress.events
         if watch is None or previous is None or runner.program is None or runner.program.number != watch.candidate:
             return None
@@ -77,14 +86,20 @@ class Care:
         match found.action:
             case "compare":
                 runner.set_rival(previous.program, 0.5, seed=runner.calls)
+                self.regions = RegionTimes(watch.incumbent, watch.candidate)
+                runner.watch_closely(CLOSE_CALLS)
                 events.add(Suspected(serving.tier, found.reason))
             case "keep":
                 runner.set_rival(None)
+                self.regions = None
                 events.add(Confirmed(serving.tier, found.reason))
                 self._learn(runner, serving)
             case "go back":
+                thinner = self._thin(runner, watch, previous.serving, serving, found.reason)
+                if thinner is not None:
+                    return thinner
                 runner.set_rival(None)
-                self.watch = self.previous = None
+                self.watch = self.previous = self.regions = None
                 self._progress.counts.rollbacks += 1
                 events.add(RolledBack(serving.tier, previous.serving.tier, found.reason))
                 for signature in (*(set(serving.signatures) - set(previous.serving.signatures)), serving.tier):
@@ -95,6 +110,22 @@ class Care:
                 self._progress.put_off(serving.signatures, left_alone_s("rolled back"))
                 return previous
         return None
+
+    def _thin(
+        self, runner: _native.Runner, watch: Watch, before: Serving, serving: Serving, reason: str
+    ) -> Previous | None:
+        """Take out the variants that are slow by themselves, once, if they are some of several; the rest goes on being
+        compared."""
+        if self._thinned or self.regions is None or runner.program is None:
+            return None
+        slow = slow_variants(serving, before, self.regions)
+        if not slow:
+            return None
+        self._thinned = True
+        thinner = without(runner.program, serving, slow)
+        watch.compare_again(runner.timed)
+        self._progress.events.add(Thinned(len(slow), len(thinner.variants), f"{reason}, and these are slow"))
+        return Previous(runner.program, thinner)
 
     def _learn(self, runner: _native.Runner, serving: Serving, outcome: str = "", reason: str = "") -> None:
         """Keep how long calls take, and what became of the plan."""

@@ -85,6 +85,10 @@ class Watch:
             return Finding("keep", "no signature came again, so the trial counts")
         return Finding("keep", _times(max(shared, key=lambda s: len(after[s])), self._before, after))
 
+    def compare_again(self, timed: int) -> None:
+        """The candidate was changed: what was found so far does not count."""
+        self._compare("", timed)
+
     def _compare(self, reason: str, timed: int) -> Finding:
         self.comparing, self.kept = True, False
         self._compared_since, self._looks = timed, 0

@@ -20,7 +20,7 @@ import msgspec
 from tierup.errors import StoreError
 from tierup.logs import logger
 from tierup.private import check_private, make_private, open_own, read_own, write_whole
-from tierup.store.records import ARRAYS, MODEL, EntryRecord, FileRecord
+from tierup.store.records import ARRAYS, MODEL, EntryRecord, FileRecord, PlanRecord, VariantRecord
 from tierup.store.source import Source, fingerprint, fingerprint_file
 from tierup.store.weights import Placed, StoredWeights
 
@@ -125,14 +125,11 @@ class Plans:
 
     def write(self, source: Source, record: EntryRecord) -> None:
         """Keep a complete record. StoreError or another OSError if that is not possible."""
-        payload = msgspec.msgpack.encode(record)
-        if len(payload) > MAX_ENTRY_BYTES - len(_MAGIC) - _DIGEST_BYTES:
-            raise StoreError(f"the plan takes {len(payload)} bytes, which is too much to keep")
         make_private(self.folder)
         path = self._path(source, record.parts)
         if record.plan.signatures:
             _set_aside(path, record.plan.signatures)
-        write_whole(path, (_MAGIC, sha256(payload).digest(), payload))
+        _write(path, record)
         self.evict()
 
     def take_back(self, source: Source, parts: Mapping[str, str], gone: Signatures, before: Signatures | None) -> None:
@@ -147,6 +144,16 @@ class Plans:
                 os.replace(_before(path), path)
             else:
                 os.unlink(path)
+
+    def keep_variants(
+        self, source: Source, parts: Mapping[str, str], signatures: Signatures, variants: Collection[VariantRecord]
+    ) -> None:
+        """Of the plan with functions for these signatures keep these variants only. `parts` are all of them."""
+        path = self._path(source, parts)
+        with suppress(OSError, ValueError, RecursionError):
+            record = _read(path)
+            if record.plan.signatures == signatures:
+                _write(path, msgspec.structs.replace(record, plan=_with_variants(record.plan, variants)))
 
     def take_out(self, source: Source, parts: Mapping[str, str], kernels: Collection[str]) -> None:
         """Remove the model's entries that have one of these kernels, by their keys; one that has none of them stays, or
@@ -293,6 +300,27 @@ def _set_aside(path: str, signatures: Signatures) -> None:
         with suppress(FileNotFoundError):
             os.unlink(_before(path))
         os.link(path, _before(path))
+
+
+def _with_variants(plan: PlanRecord, variants: Collection[VariantRecord]) -> PlanRecord:
+    """A plan with some of its variants, and the kernels that are left, which get other numbers."""
+    left = [variant for variant in plan.variants if variant in variants]
+    used = {variant.kernel for variant in left}
+    kept = [number for number in range(len(plan.kernels)) if number < plan.slots or number in used]
+    numbers = {number: new for new, number in enumerate(kept)}
+    return msgspec.structs.replace(
+        plan,
+        kernels=tuple(plan.kernels[number] for number in kept),
+        errors=tuple((numbers[number], error) for number, error in plan.errors if number in numbers),
+        variants=tuple(msgspec.structs.replace(variant, kernel=numbers[variant.kernel]) for variant in left),
+    )
+
+
+def _write(path: str, record: EntryRecord) -> None:
+    payload = msgspec.msgpack.encode(record)
+    if len(payload) > MAX_ENTRY_BYTES - len(_MAGIC) - _DIGEST_BYTES:
+        raise StoreError(f"the plan takes {len(payload)} bytes, which is too much to keep")
+    write_whole(path, (_MAGIC, sha256(payload).digest(), payload))
 
 
 def _read(path: str) -> EntryRecord:

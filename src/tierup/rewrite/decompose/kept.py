@@ -16,7 +16,6 @@ KEPT: dict[str, str] = {
     "onnx.Det": "elimination with pivots: each step's rows depend on the data of the one before",
     "onnx.LinearAttention": "every step of time needs the state before it, a matrix that no core recurrence carries",
     "onnx.MaxRoiPool": "every cell is a window of its own size, which the regions' data decide",
-    "onnx.NonMaxSuppression": "a serial search: which box is dropped depends on every box that was kept before",
     "ms.Inverse": "elimination with pivots: each step's rows depend on the data of the one before",
     "ms.NGramRepeatBlock": "searches each row for what came before; how many tokens that bans, only the data says",
     "ms.Unique": "looks each value up among all before it, and how many are left is known only when the data is",

@@ -21,6 +21,7 @@ from tierup.rewrite.decompose.reduce import REDUCE
 from tierup.rewrite.decompose.sampling import SAMPLING
 from tierup.rewrite.decompose.select import SELECT
 from tierup.rewrite.decompose.signal import SIGNAL
+from tierup.rewrite.decompose.suppression import SUPPRESSION
 from tierup.rewrite.decompose.trees import TREES
 from tierup.rewrite.decompose.vision import VISION
 
@@ -39,6 +40,7 @@ FAMILIES: dict[str, dict[str, Decomposition]] = {
     "signal": SIGNAL,
     "vision": VISION,
     "sampling": SAMPLING,
+    "suppression": SUPPRESSION,
     "ml": ML,
     "trees": TREES,
     "microsoft": MICROSOFT,

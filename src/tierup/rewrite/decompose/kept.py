@@ -14,7 +14,6 @@ KEPT: dict[str, str] = {
     "onnx.MelWeightMatrix": "a small table made of numbers that are constants in models; folding answers it",
     "onnx.Unique": "sorts whole slices, and how many are left is known only when the data is",
     "onnx.Det": "elimination with pivots: each step's rows depend on the data of the one before",
-    "onnx.LinearAttention": "every step of time needs the state before it, a matrix that no core recurrence carries",
     "onnx.MaxRoiPool": "every cell is a window of its own size, which the regions' data decide",
     "ms.Inverse": "elimination with pivots: each step's rows depend on the data of the one before",
     "ms.NGramRepeatBlock": "searches each row for what came before; how many tokens that bans, only the data says",

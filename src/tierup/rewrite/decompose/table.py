@@ -6,6 +6,7 @@ from tierup.rewrite.decompose.attention import ATTENTION
 from tierup.rewrite.decompose.core import Decomposition
 from tierup.rewrite.decompose.elementwise import ELEMENTWISE
 from tierup.rewrite.decompose.generate import GENERATE
+from tierup.rewrite.decompose.linear_attention import LINEAR_ATTENTION
 from tierup.rewrite.decompose.matrix import MATRIX
 from tierup.rewrite.decompose.microsoft import MICROSOFT
 from tierup.rewrite.decompose.microsoft_attention import MICROSOFT_ATTENTION
@@ -34,6 +35,7 @@ FAMILIES: dict[str, dict[str, Decomposition]] = {
     "norm": NORM,
     "matrix": MATRIX,
     "attention": ATTENTION,
+    "linear_attention": LINEAR_ATTENTION,
     "nn": NN,
     "quant": QUANT,
     "recurrent": RECURRENT,

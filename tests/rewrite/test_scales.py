@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 from tests.rewrite.graphs import Build, const, made, ops
 
 from tierup.ir.build import GraphBuilder
-from tierup.ir.graph import Graph, ValueId
+from tierup.ir.graph import Attrs, Graph, ValueId
 from tierup.ir.types import DType
 from tierup.ir.verify import verify
 from tierup.reference.evaluate import evaluate
@@ -95,3 +96,15 @@ def test_floats_that_were_no_sums_are_multiplied_as_they_were() -> None:
         return b.op("core.mul", y, const(b, 3.0))
 
     assert ops(shortened(build, 0, SUMS.astype(np.float32))).count("core.mul") == 2
+
+
+def test_nodes_without_inputs_are_passed_over() -> None:
+    def build(b: GraphBuilder) -> ValueId:
+        b.node("onnx.SequenceEmpty", (), Attrs({"dtype": DType.F32.code}), version=11)
+        return scaled(b)
+
+    graph, weights = made(build)
+    (empty,) = (node.outputs[0] for node in graph.nodes if node.op == "onnx.SequenceEmpty")
+    assert empty is not None
+    graph = replace(graph, outputs=(*graph.outputs, empty))
+    assert "onnx.SequenceEmpty" in ops(shorten_scales(graph, weights))

@@ -22,6 +22,7 @@ from tierup.rewrite.rules.quantised import byte_products, byte_tensors
 from tierup.rewrite.rules.reforms import padded_pool, reformed
 from tierup.rewrite.rules.scales import clipped_once, joined_scales
 from tierup.rewrite.rules.words import whole_words
+from tierup.rewrite.scalars import settle_scalars
 from tierup.rewrite.tails import sink_tails
 from tierup.rewrite.walk import walk
 
@@ -112,6 +113,9 @@ def lower_to_core(
     """
     graph = simplify(graph, weights, assume)  # constants stand where the decompositions look for axes and shapes
     graph = tighten(graph, weights, assume)
+    hidden = settle_scalars(graph, weights)
+    if hidden is not graph:
+        graph = tighten(hidden, weights, assume)
     graph = settle_ranks(graph, weights, assume)
     for rule in (byte_tensors, byte_products) if on_words else ():
         graph = walk(graph, weights, (rule,), assume).graph

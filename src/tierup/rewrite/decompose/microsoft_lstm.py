@@ -11,14 +11,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tierup.ir.graph import Attr, Attrs, Graph, Node, ValueId
+from tierup.ir.graph import Graph, Node, ValueId
 from tierup.ir.ops.recurrent import Activation, activations
 from tierup.ir.types import Array, Dim, DType
 from tierup.rewrite.decompose.core import Core, Declined, Decomposition
 from tierup.rewrite.decompose.quant import accumulate, dynamic_quantize
+from tierup.rewrite.decompose.scans import scan
 from tierup.rewrite.walk import Rewriter
 
-_SCAN_VERSION = 11
 _GATES = 4
 
 
@@ -178,16 +178,8 @@ def _direction(b: Core, n: Node, step: _Step, gates: ValueId, direction: int) ->
             states.append(b.reshape(b.part(given, 0, direction, direction + 1), shape))
     scanned = [gates] if step.lengths is None else [gates, b.iota((time,), 0)]
     captures = [] if step.lengths is None else [step.lengths]
-    backward = int(direction == 1 or n.attrs["direction"] == "reverse")
-    attrs: dict[str, Attr] = {
-        "num_scan_inputs": len(scanned), "captures": len(captures), "scan_input_directions": (backward,) * len(scanned),
-        "scan_output_directions": (backward,),
-    }  # fmt: skip
-    results = b.out.node(
-        "onnx.Scan", (*states, *scanned, *captures), Attrs(attrs), version=_SCAN_VERSION, outputs=(True,) * 3,
-        graphs=(("body", _body(b, step)),),
-    )  # fmt: skip
-    hidden, cell, y = (value for value in results if value is not None)
+    backward = direction == 1 or n.attrs["direction"] == "reverse"
+    hidden, cell, y = scan(b, _body(b, step), states, scanned, captures, backward=backward)
     return b.reshape(y, (time, *shape)), b.reshape(hidden, shape), b.reshape(cell, shape)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tierup.ir.graph import Node, ValueId
+from tierup.ir.infer import Out
 from tierup.ir.types import Dim, DType, Shape
 from tierup.rewrite.decompose.core import Core, Declined, Decomposition
 
@@ -85,12 +86,23 @@ def _tensor_scatter(b: Core, n: Node) -> ValueId:
     return b.op("scatter_elements", cache, b.broadcast(places, shape), update, axis=axis, reduction="none")
 
 
+def _classes(b: Core, n: Node, axis: int) -> Dim:
+    """How many classes there are, read in the call where it is not known before."""
+    types = b.out.types(n)
+    shape = types[0].shape if types and isinstance(types[0], Out) else None
+    size = None if shape is None else shape[axis]
+    if size is not None:
+        return size
+    (size,) = b.elems(b.cast(b.reshape(b.input(n, 1), ()), DType.I64), "how many classes there are")
+    return size
+
+
 def _one_hot(b: Core, n: Node) -> ValueId:
     """values[1] where the index is the class, else values[0]; an index outside meets no class"""
     indices, values = b.cast(b.input(n), DType.I64), b.input(n, 2)
     rank = b.rank(indices)
     axis = b.axis(n.attrs.get("axis", -1), rank + 1)
-    size = b.result_shape(n)[axis]
+    size = _classes(b, n, axis)
     classes = b.iota([size if i == axis else 1 for i in range(rank + 1)], axis)
     places = b.unsqueeze(from_front(b, indices, size), axis)
     off, on = (b.reshape(b.part(values, 0, i, i + 1), ()) for i in range(2))

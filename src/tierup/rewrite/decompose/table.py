@@ -6,6 +6,7 @@ from tierup.rewrite.decompose.attention import ATTENTION
 from tierup.rewrite.decompose.core import Decomposition
 from tierup.rewrite.decompose.elementwise import ELEMENTWISE
 from tierup.rewrite.decompose.generate import GENERATE
+from tierup.rewrite.decompose.linear_attention import LINEAR_ATTENTION
 from tierup.rewrite.decompose.matrix import MATRIX
 from tierup.rewrite.decompose.microsoft import MICROSOFT
 from tierup.rewrite.decompose.microsoft_attention import MICROSOFT_ATTENTION
@@ -21,6 +22,7 @@ from tierup.rewrite.decompose.reduce import REDUCE
 from tierup.rewrite.decompose.sampling import SAMPLING
 from tierup.rewrite.decompose.select import SELECT
 from tierup.rewrite.decompose.signal import SIGNAL
+from tierup.rewrite.decompose.suppression import SUPPRESSION
 from tierup.rewrite.decompose.trees import TREES
 from tierup.rewrite.decompose.vision import VISION
 
@@ -33,12 +35,14 @@ FAMILIES: dict[str, dict[str, Decomposition]] = {
     "norm": NORM,
     "matrix": MATRIX,
     "attention": ATTENTION,
+    "linear_attention": LINEAR_ATTENTION,
     "nn": NN,
     "quant": QUANT,
     "recurrent": RECURRENT,
     "signal": SIGNAL,
     "vision": VISION,
     "sampling": SAMPLING,
+    "suppression": SUPPRESSION,
     "ml": ML,
     "trees": TREES,
     "microsoft": MICROSOFT,

@@ -144,13 +144,15 @@ def clipped_once(graph: Graph, weights: Weights) -> Rule:
 
     def rule(out: Rewriter, node: Node) -> Values | None:
         steps = found.get(node.outputs[0], 0) if out.source is graph else 0
+        if not steps:
+            return None
         value = node.inputs[0]
         for _ in range(steps):
             limit = out.producer(value)
             if limit is None or limit.op not in ("core.max", "core.min"):
                 return None
             value, _constant = _beside(out, limit)
-        return out.node(node.op, (value,), node.attrs) if steps else None
+        return out.node(node.op, (value,), node.attrs)
 
     return rule
 

@@ -8,6 +8,7 @@
 #include <system_error>
 
 #include "fp_control.hpp"
+#include "park.hpp"
 
 namespace tierup {
 namespace {
@@ -21,13 +22,15 @@ constexpr std::chrono::microseconds kSpin{50};
 constexpr int64_t kPiecesPerThread = 16;
 constexpr int64_t kMostPieces = 0xFFFF;  // a share counts them in 16 bits
 
-// Spins until `ready()` or until kSpin is over. The clock is read once in a while: it costs as much as some pauses.
-template <typename Ready>
-bool spin_until(Ready ready) {
+// Spins until `ready()`, until it is `hopeless()` or until kSpin is over. The clock is read once in a while: it costs as
+// much as some pauses.
+template <typename Ready, typename Hopeless>
+bool spin_until(Ready ready, Hopeless hopeless) {
   const auto end = std::chrono::steady_clock::now() + kSpin;
   do {
     for (int i = 0; i < 32; ++i) {
       if (ready()) return true;
+      if (i == 0 && hopeless()) return false;
       cpu_pause();
     }
   } while (std::chrono::steady_clock::now() < end);
@@ -97,9 +100,10 @@ void Pool::share(const Job& job, Crowding::Clock::time_point began) noexcept {
     const Piece share = cut(job.pieces, static_cast<uint32_t>(threads_), static_cast<uint32_t>(thread));
     shares_[static_cast<size_t>(thread)].left.store(share_of(epoch, share.begin, share.end), std::memory_order_release);
   }
+  shares_[0].core.store(current_core(), std::memory_order_relaxed);
   // Sequentially consistent with wait_for_job(): either the worker sees the new epoch or we see that it parked.
   epoch_.store(epoch);
-  if (parked_.load() != 0) epoch_.notify_all();
+  if (parked_.load() != 0) unpark_all(epoch_);
   run_pieces(epoch, 0);
   wait_until_done(job.pieces, began);
 }
@@ -150,32 +154,49 @@ void Pool::run_pieces(uint32_t epoch, int thread) noexcept {
     }
     if (ran == 0) continue;
     // After this line the job may be over. The pool itself outlives everybody.
-    if (done_.fetch_add(ran) + ran == pieces && caller_parked_.load()) done_.notify_one();
+    if (done_.fetch_add(ran) + ran == pieces && caller_parked_.load()) unpark_all(done_);
   } while (steal(epoch, thread));
 }
 
 void Pool::wait_until_done(uint32_t pieces, Crowding::Clock::time_point began) noexcept {
-  if (spin_until([&] { return done_.load(std::memory_order_acquire) == pieces; })) return;
+  const auto done = [&] { return done_.load(std::memory_order_acquire) == pieces; };
+  if (spin_until(done, [&] { return worker_is_here(); })) return;
   // A worker lost its core in the middle of a piece: spinning on would keep it from getting one back.
   const auto parked = Crowding::Clock::now();
   caller_parked_.store(true);
-  for (uint32_t done = done_.load(); done != pieces; done = done_.load()) done_.wait(done);
+  for (uint32_t now = done_.load(); now != pieces; now = done_.load()) park(done_, now);
   caller_parked_.store(false, std::memory_order_relaxed);
   crowding_.waited(began, parked, Crowding::Clock::now());
 }
 
-uint32_t Pool::wait_for_job(uint32_t seen) noexcept {
+// Whether a thread was last seen on the core that this one has: it cannot go on while this one spins.
+bool Pool::works_here(int thread) const noexcept {
+  const int core = current_core();
+  return core >= 0 && core == shares_[static_cast<size_t>(thread)].core.load(std::memory_order_relaxed);
+}
+
+bool Pool::worker_is_here() const noexcept {
+  for (int thread = 1; thread < threads_; ++thread) {
+    if (works_here(thread)) return true;
+  }
+  return false;
+}
+
+uint32_t Pool::wait_for_job(uint32_t seen, int thread) noexcept {
   const auto changed = [&] { return epoch_.load(std::memory_order_acquire) != seen; };
-  if (!spin_until(changed)) {
+  if (!spin_until(changed, [&] { return works_here(0); })) {
+    std::atomic<int>& core = shares_[static_cast<size_t>(thread)].core;
+    core.store(-1, std::memory_order_relaxed);
     parked_.fetch_add(1);
-    epoch_.wait(seen);
+    park(epoch_, seen);
     parked_.fetch_sub(1);
+    core.store(current_core(), std::memory_order_relaxed);
   }
   return epoch_.load(std::memory_order_acquire);
 }
 
 void Pool::work(int thread) noexcept {
-  for (uint32_t epoch = 0; !stop_.load(std::memory_order_acquire); epoch = wait_for_job(epoch)) {
+  for (uint32_t epoch = 0; !stop_.load(std::memory_order_acquire); epoch = wait_for_job(epoch, thread)) {
     run_pieces(epoch, thread);
   }
 }
@@ -203,7 +224,7 @@ void Pool::shutdown() noexcept {
   if (stop_.exchange(true)) return;
   hold();
   epoch_.fetch_add(1);
-  epoch_.notify_all();
+  unpark_all(epoch_);
   for (std::thread& worker : workers_) worker.join();
   workers_.clear();
   // busy_ stays taken: whoever still holds this pool runs inline from now on.

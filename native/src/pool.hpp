@@ -60,9 +60,11 @@ class Pool {
     uint32_t fp_control = 0;
   };
 
-  // What is left of one thread's share of a job: epoch << 32 | first piece << 16 | end. A line of its own.
+  // What is left of one thread's share of a job: epoch << 32 | first piece << 16 | end; and the core that the thread was
+  // last seen on, -1 while it is parked. A line of its own.
   struct alignas(64) Share {
     std::atomic<uint64_t> left{0};
+    std::atomic<int> core{-1};
   };
 
   uint32_t count_pieces(int64_t range, int64_t grain) const;
@@ -70,7 +72,9 @@ class Pool {
   bool steal(uint32_t epoch, int thread) noexcept;
   void start_workers() noexcept;
   void work(int thread) noexcept;
-  uint32_t wait_for_job(uint32_t seen) noexcept;
+  uint32_t wait_for_job(uint32_t seen, int thread) noexcept;
+  bool works_here(int thread) const noexcept;
+  bool worker_is_here() const noexcept;
   void run_pieces(uint32_t epoch, int thread) noexcept;
   void run_alone(const Job& job) noexcept;
   void share(const Job& job, Crowding::Clock::time_point began) noexcept;

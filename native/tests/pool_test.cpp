@@ -1,6 +1,7 @@
 // The thread pool: coverage, nesting, contention, fork, exit.
 #include "pool.hpp"
 
+#include <sched.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -201,6 +202,23 @@ TEST(workers_take_on_the_callers_denormal_mode) {
   }
   set_fp_control(before);
   workers.shutdown();
+}
+#endif
+
+#if defined(__linux__)
+// Whoever waits must sleep at once there, and be woken every time: nobody else has the core that would go on.
+TEST(threads_of_one_core_wait_for_each_other) {
+  cpu_set_t before, one;
+  CHECK_EQUAL(sched_getaffinity(0, sizeof before, &before), 0);
+  CPU_ZERO(&one);
+  CPU_SET(static_cast<size_t>(sched_getcpu()), &one);
+  CHECK_EQUAL(sched_setaffinity(0, sizeof one, &one), 0);  // workers have what their first caller has
+  Pool workers(3);
+  bool once = true;
+  for (int i = 0; i < 2000; ++i) once &= cover(workers, 12, 1).once;
+  CHECK(once);
+  workers.shutdown();
+  CHECK_EQUAL(sched_setaffinity(0, sizeof before, &before), 0);
 }
 #endif
 

@@ -43,7 +43,7 @@ from tierup.lower.tile import (
     Tile,
     TileProgram,
 )
-from tierup.lower.tiling import MANY_ROWS, TILES, divided, panel_vectors
+from tierup.lower.tiling import CACHED_BYTES, MANY_ROWS, TILES, divided, panel_vectors
 from tierup.lower.views import View, Views, row_major
 from tierup.lower.windows import Spot
 from tierup.lower.words import Words, words_for
@@ -60,7 +60,6 @@ _SPLITS = (1, 2, 4)  # of a sum, where there are registers
 _BLOCK = 1024
 # Columns of a panel where threads divide the rows; 24 are three half vectors, which machines compute in half the time.
 _WIDTHS = (3, 4, 2, 1.5, 1)
-_CACHED_BYTES = 512 * 1024  # of a right side that rows come back to: half of the second cache
 # Of a right side that every thread may read for itself. With 1 MiB, 128 tokens of an encoder of 4 layers of 256 took 1%
 # less on two cores with one last-level cache, 3% less on two without. With more it came from memory: 5% more there.
 _SHARED_BYTES = 1 << 20
@@ -156,7 +155,7 @@ class _Matmul:
             return 0
         packed_as = self._sum if self._words is None else self._dtype(self._input(1))
         few = m < (MANY_ROWS if self._image else max(n, MANY_ROWS))
-        if few or k * n * packed_as.numpy.itemsize > _CACHED_BYTES:
+        if few or k * n * packed_as.numpy.itemsize > CACHED_BYTES:
             return 0
         widths = dict.fromkeys(max(1, int(vectors * lanes)) for vectors in _WIDTHS)
         return min(widths, key=lambda width: -(-n // width) * width)

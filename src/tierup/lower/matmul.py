@@ -160,6 +160,14 @@ class _Matmul:
         widths = dict.fromkeys(max(1, int(vectors * lanes)) for vectors in _WIDTHS)
         return min(widths, key=lambda width: -(-n // width) * width)
 
+    def _tile_rows(self) -> int:
+        """Rows of a tile where threads divide these: what leaves the busiest thread the least to do."""
+        most = TILES[self._vectors]
+        if not isinstance(self._m, int):
+            return most
+        m = self._m
+        return min(range(most, most // 2, -1), key=lambda rows: -(-m // (rows * _THREADS)) * rows)
+
     def _rows_of_a_block(self) -> int:
         """Where threads divide the rows in equal blocks, how many one has; 0 where they divide columns alone."""
         m, n, k = self._m, self._n, self._k
@@ -204,13 +212,13 @@ class _Matmul:
     def _pieces(self) -> tuple[tuple[Dim, int], ...]:
         """Extent and step of each axis of the grid."""
         if self._by_rows:
-            return ((self._m, TILES[self._vectors]),)
+            return ((self._m, self._tile_rows()),)
         blocks = ((self._m, self._block_rows),) if self._block_rows else ()
         return (*((size, 1) for size in self._batch), *blocks, (self._n, self._width))
 
     def _grid(self) -> tuple[Grid, ...]:
         if self._by_rows:
-            rows = TILES[self._vectors]
+            rows = self._tile_rows()
             return (Grid(f"i{rows}", self._sizes.of(self._m), rows),)
         batch = (Grid(f"g{axis}", self._sizes.of(size), 1) for axis, size in enumerate(self._batch))
         blocks = (Grid("r", self._sizes.of(self._m), self._block_rows),) if self._block_rows else ()
@@ -236,7 +244,7 @@ class _Matmul:
     def _grain(self) -> Dim:
         """Panels or tiles of rows that are worth a thread's while: fewer, the more there is to do for one."""
         if self._by_rows:
-            flops = self._dims.product([2 * TILES[self._vectors], self._k, self._n])
+            flops = self._dims.product([2 * self._tile_rows(), self._k, self._n])
             return self._dims.floordiv(_WORK_FLOPS, self._dims.max(flops, 1))
         flops = self._dims.product([2 * self._width, self._k, self._block_rows or self._m])
         return self._dims.floordiv(_WORK_FLOPS, self._dims.max(flops, 1))
@@ -248,7 +256,7 @@ class _Matmul:
 
     def _body(self) -> tuple[Statement, ...]:
         if self._by_rows:
-            return (Loop("j", self._sizes.of(self._n), self._width, tuple(self._tile(TILES[self._vectors]))),)
+            return (Loop("j", self._sizes.of(self._n), self._width, tuple(self._tile(self._tile_rows()))),)
         statements: list[Statement] = [self._turn()] if self._turned else []
         begin: Dim = 0
         tiles, all_rows = self._row_tiles(), self._block_rows or self._m

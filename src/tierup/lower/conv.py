@@ -123,7 +123,7 @@ class _Conv:
         kinds = [DType.I32 if self._words is not None else windows.dtype(side) for side in sides]
         buffers = [Buffer(name, kind) for name, kind in zip(("x", "w"), kinds, strict=True)]
         buffers += [Buffer(name, windows.dtype(value)) for value, name in self._epilogue.operands.items()]
-        buffers.append(Buffer("out", windows.dtype(self._epilogue.result), "out"))
+        buffers += self._epilogue.outs()
         if self._copied:
             buffers.append(Buffer("scratch", windows.kind, "scratch"))
         grid = tuple(self._grid())
@@ -131,7 +131,7 @@ class _Conv:
         program = TileProgram("conv", tuple(buffers), len(self._sizes.dims), grid, body, vectors)
         return Kernel(
             program,
-            (windows.view.base, self._matrix(), *self._epilogue.operands, self._epilogue.result),
+            (windows.view.base, self._matrix(), *self._epilogue.operands, *self._epilogue.results),
             tuple(self._sizes.dims),
             tuple((self._extent(axis), step) for axis, step in self._steps()),
             self._grain(),
@@ -209,7 +209,7 @@ class _Conv:
         spot = self._windows.spot(self._sizes, row, grouped=self._windows.group > 1)
         total = self._sum(body, row, list(self._loops()))
         result = self._epilogue.write(body, total, self._windows.sum, spot)
-        body.append(self._epilogue.store(spot.index, result))
+        body += self._epilogue.stores(spot.index, result)
         yield from body
 
     def _loops(self) -> Iterator[_Loop]:

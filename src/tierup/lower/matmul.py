@@ -186,7 +186,6 @@ class _Matmul:
         return View(view.base, (self._m, self._dims.floordiv(self._k, group)), (rows, 1), offset)
 
     def kernel(self) -> Kernel:
-        result = self._epilogue.result
         body, grid = self._body(), self._grid()
         sides = (self._input(0), self._weight)
         kinds = [DType.I32 if self._words is not None else self._dtype(side) for side in sides]
@@ -194,7 +193,7 @@ class _Matmul:
         scales = [] if self._right.scales is None else [self._right.scales]
         buffers += [Buffer("scales", self._dtype(value)) for value in scales]
         buffers += [Buffer(name, self._dtype(value)) for value, name in self._epilogue.operands.items()]
-        buffers.append(Buffer("out", self._dtype(result), "out"))
+        buffers += self._epilogue.outs()
         if self._turned:
             buffers.append(Buffer("scratch", self._sum, "scratch"))
         program = TileProgram("matmul", tuple(buffers), len(self._sizes.dims), grid, body, ("j",))
@@ -202,7 +201,7 @@ class _Matmul:
         right = Panels(self._weight, self._width, form) if self._packed else self._b.base
         return Kernel(
             program,
-            (self._a.base, right, *scales, *self._epilogue.operands, result),
+            (self._a.base, right, *scales, *self._epilogue.operands, *self._epilogue.results),
             tuple(self._sizes.dims),
             self._pieces(),
             self._grain(),
@@ -304,7 +303,7 @@ class _Matmul:
         """So many rows of a panel's results."""
         body: list[Statement] = []
         result = self._epilogue.write(body, self._total(body, rows), self._sum, self._spot(f"i{rows}"))
-        body.append(self._epilogue.store(self._result_index(f"i{rows}"), result))
+        body += self._epilogue.stores(self._result_index(f"i{rows}"), result)
         return body
 
     def _total(self, body: list[Statement], rows: int) -> str:

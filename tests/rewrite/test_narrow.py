@@ -44,17 +44,20 @@ def test_both_sides_are_rounded_and_the_error_is_as_derived() -> None:
 CONV = {"kernel_shape": (2, 2), "strides": (1, 1), "dilations": (1, 1), "group": 1, "algorithm": "winograd"}
 
 
-def conv(b: GraphBuilder, channels: int = 6, **attrs: Any) -> int:
-    w = RANDOM.standard_normal((4 * channels // attrs.get("group", 1), 8)).astype(np.float32)
+def conv(b: GraphBuilder, channels: int = 6, columns: int = 8, **attrs: Any) -> int:
+    w = RANDOM.standard_normal((4 * channels // attrs.get("group", 1), columns)).astype(np.float32)
     x = f32(b, "n", 4, 5, channels)
     return b.op("core.conv_last", x, const(b, w), ints(b, 1, 0, 0, 1), **{**CONV, **attrs})
 
 
-def test_a_convolution_is_rounded_and_direct() -> None:
-    graph, after, weights = narrowed(conv)
-    assert ops(after) == ["core.cast", "core.cast", "core.conv_last"]
+@pytest.mark.parametrize(
+    ("channels", "columns", "put"), [(6, 8, []), (3, 80, ["core.pad"])], ids=["pairs", "three that are worth a fourth"]
+)
+def test_a_convolution_is_rounded_and_direct(channels: int, columns: int, put: list[str]) -> None:
+    graph, after, weights = narrowed(lambda b: conv(b, channels, columns))
+    assert ops(after) == ["core.cast", *put, "core.cast", "core.conv_last"]
     assert after.nodes[-1].attrs["algorithm"] == "direct"
-    x = RANDOM.standard_normal((40, 4, 5, 6)).astype(np.float32)
+    x = RANDOM.standard_normal((40, 4, 5, channels)).astype(np.float32)
     (exact,), (got,) = evaluate(graph, weights, [x], wide=True), evaluate(after, weights, [x])
     assert got.dtype == np.float32
     ((_, digest),) = [(value, digest) for value, digest in graph.weights if value == graph.nodes[0].inputs[1]]
@@ -82,6 +85,8 @@ def test_what_two_products_read_is_rounded_once() -> None:
         lambda b: b.op("core.matmul", b.open_input(DType.F64, ("n", 6)), const(b, W, np.float64)),
         lambda b: b.op("core.matmul", b.open_input(DType.U8, ("n", 6)), const(b, W, np.int8)),
         lambda b: conv(b, 5),  # no pairs of channels
+        lambda b: conv(b, 3, 80, strides=(2, 1)),  # too few products for each element of the data
+        lambda b: conv(b, 1, 800),  # half of all products would be with zeros
         lambda b: conv(b, 8, group=8),  # every channel by itself
     ],
 )

@@ -7,8 +7,8 @@ around them: of n columns in a panel, that is one copy for n products.
 
 Where the machine multiplies pairs of bf16 or fours of bytes in a word (`lower/words.py`), channels are read as words.
 
-Threads divide panels and rows of results, panels first, so that a panel stays in cache. With one spatial axis they
-divide that axis, tile by tile.
+Threads divide panels and rows of results: panels first, so that a panel stays in cache, but where all panels do. With
+one spatial axis they divide that axis, tile by tile.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from tierup.lower.tile import (
     Tile,
     TileProgram,
 )
-from tierup.lower.tiling import divides, tiling
+from tierup.lower.tiling import CACHED_BYTES, MANY_ROWS, divides, tiling
 from tierup.lower.views import Views
 from tierup.lower.windows import Windows
 from tierup.lower.winograd import lower_winograd
@@ -123,7 +123,7 @@ class _Conv:
         kinds = [DType.I32 if self._words is not None else windows.dtype(side) for side in sides]
         buffers = [Buffer(name, kind) for name, kind in zip(("x", "w"), kinds, strict=True)]
         buffers += [Buffer(name, windows.dtype(value)) for value, name in self._epilogue.operands.items()]
-        buffers.append(Buffer("out", windows.dtype(self._epilogue.result), "out"))
+        buffers += self._epilogue.outs()
         if self._copied:
             buffers.append(Buffer("scratch", windows.kind, "scratch"))
         grid = tuple(self._grid())
@@ -131,7 +131,7 @@ class _Conv:
         program = TileProgram("conv", tuple(buffers), len(self._sizes.dims), grid, body, vectors)
         return Kernel(
             program,
-            (windows.view.base, self._matrix(), *self._epilogue.operands, self._epilogue.result),
+            (windows.view.base, self._matrix(), *self._epilogue.operands, *self._epilogue.results),
             tuple(self._sizes.dims),
             tuple((self._extent(axis), step) for axis, step in self._steps()),
             self._grain(),
@@ -144,14 +144,21 @@ class _Conv:
         return Panels(self._windows.matrix, self._width) if self._packed else self._right.base
 
     def _steps(self) -> Iterator[tuple[str, int]]:
-        """The axes of the grid: panels outside, so that one is used for all rows before the next."""
+        """The axes of the grid: panels outside, so that one is used for all rows before the next; or rows, where all
+        panels stay in the second cache."""
         yield "n", 1
         if self._windows.group > 1:
             yield "g", 1
-        yield "j", self._width
-        yield from ((f"o{a}", 1) for a in range(len(self._outer)))
+        rows = [(f"o{a}", 1) for a in range(len(self._outer))]
         if self._flat:
-            yield "i", self._tiles[0]
+            rows = [("i", self._tiles[0])]
+        yield from (*rows, ("j", self._width)) if self._by_rows() else (("j", self._width), *rows)
+
+    def _by_rows(self) -> bool:
+        """Whether threads divide rows, as those of products: so that a thread reads what it wrote itself."""
+        bytes = self._terms * self._windows.columns * self._windows.kind.numpy.itemsize
+        counts = [axis.count if isinstance(axis.count, int) else MANY_ROWS for axis in self._windows.axes]
+        return bytes <= CACHED_BYTES and prod(counts) >= MANY_ROWS
 
     def _extent(self, axis: str) -> Dim:
         if axis == "n":
@@ -202,7 +209,7 @@ class _Conv:
         spot = self._windows.spot(self._sizes, row, grouped=self._windows.group > 1)
         total = self._sum(body, row, list(self._loops()))
         result = self._epilogue.write(body, total, self._windows.sum, spot)
-        body.append(self._epilogue.store(spot.index, result))
+        body += self._epilogue.stores(spot.index, result)
         yield from body
 
     def _loops(self) -> Iterator[_Loop]:

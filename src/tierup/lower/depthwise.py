@@ -74,13 +74,13 @@ class _Depthwise:
         body = tuple(self._piece(parts) for parts in self._pieces)
         buffers = [Buffer("x", windows.dtype(windows.view.base)), Buffer("w", windows.dtype(windows.matrix))]
         buffers += [Buffer(name, windows.dtype(value)) for value, name in self._epilogue.operands.items()]
-        buffers.append(Buffer("out", windows.dtype(self._epilogue.result), "out"))
+        buffers += self._epilogue.outs()
         steps = list(self._steps())
         grid = tuple(Grid(axis, self._sizes.of(extent), step) for axis, extent, step in steps)
         program = TileProgram("depthwise", tuple(buffers), len(self._sizes.dims), grid, body, ("j",))
         return Kernel(
             program,
-            (windows.view.base, self._right.base, *self._epilogue.operands, self._epilogue.result),
+            (windows.view.base, self._right.base, *self._epilogue.operands, *self._epilogue.results),
             tuple(self._sizes.dims),
             tuple((extent, step) for _, extent, step in steps),
             self._grain(),
@@ -173,7 +173,7 @@ class _Depthwise:
         for part, total in zip(parts, self._level(body, parts, 0, zeros), strict=True):
             spot = self._spot(part.row)
             result = self._epilogue.write(body, total, self._windows.sum, spot)
-            body.append(self._epilogue.store(spot.index, result))
+            body += self._epilogue.stores(spot.index, result)
         if self._block:  # inside the row: memory is read in order
             body = [Loop("j", self._block, self._width, tuple(body))]
         for part in reversed(parts):

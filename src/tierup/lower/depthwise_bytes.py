@@ -71,13 +71,13 @@ class _Depthwise:
         sides = (("x", windows.data), ("w", windows.matrix))  # in words they are bytes, whatever those stand for
         buffers = [Buffer(name, windows.dtype(side) if self._words is None else DType.U8) for name, side in sides]
         buffers += [Buffer(name, windows.dtype(value)) for value, name in self._epilogue.operands.items()]
-        buffers += [Buffer("out", windows.dtype(self._epilogue.result), "out"), Buffer("scratch", DType.I32, "scratch")]
+        buffers += [*self._epilogue.outs(), Buffer("scratch", DType.I32, "scratch")]
         steps = list(self._steps())
         grid = tuple(Grid(axis, self._sizes.of(extent), step) for axis, extent, step in steps)
         program = TileProgram("depthwise_bytes", tuple(buffers), len(self._sizes.dims), grid, body, ("j",))
         return Kernel(
             program,
-            (windows.view.base, self._right.base, *self._epilogue.operands, self._epilogue.result),
+            (windows.view.base, self._right.base, *self._epilogue.operands, *self._epilogue.results),
             tuple(self._sizes.dims),
             tuple((extent, step) for _, extent, step in steps),
             self._grain(),
@@ -274,7 +274,7 @@ class _Depthwise:
             total = self._dot(body, value, factor, total, (row, "j"))
         spot = self._spot(row)
         result = self._epilogue.write(body, total, DType.I32, spot)
-        body.append(Store("out", spot.index, result))
+        body += self._epilogue.stores(spot.index, result)
         yield from body
 
     def _dot(self, body: list[Statement], data: str, factor: str, total: str, axes: tuple[str, ...]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from tierup.ir.graph import Graph, Node, ValueId, Weights
@@ -10,9 +10,11 @@ from tierup.ir.types import DType, Shape, TensorType
 from tierup.lower.names import Names
 from tierup.lower.rows import flushes, map_statement
 from tierup.lower.sources import constant_scalar
-from tierup.lower.tile import Fill, Index, Load, Size, Statement, Store, Tile
-from tierup.plan.products import operand_reach
+from tierup.lower.tile import Buffer, Fill, Index, Load, Size, Statement, Store, Tile
+from tierup.plan.products import leaving, operand_reach
 from tierup.plan.regions import NARROW
+
+_OUTS = ("out", "rounded")
 
 
 class Place(Protocol):
@@ -45,16 +47,18 @@ class Epilogue:
     def __init__(self, graph: Graph, weights: Weights, nodes: Sequence[int], names: Names) -> None:
         self._graph, self._weights, self._names = graph, weights, names
         self._product, *self._maps = (graph.nodes[index] for index in nodes)
+        self._last = (self._maps or [self._product])[-1]
         self.operands: dict[ValueId, str] = {}
+        self.results = leaving(graph, nodes)  # and then, maybe, the first of them rounded
 
-    @property
-    def result(self) -> ValueId:
-        """What leaves the region."""
-        return _output((self._maps or [self._product])[-1])
+    def outs(self) -> list[Buffer]:
+        """The buffers of the results."""
+        return [Buffer(name, self._type(value).dtype, "out") for name, value in zip(_OUTS, self.results, strict=False)]
 
-    def store(self, index: Index, result: str, at: tuple[tuple[str, Size], ...] = ()) -> Store:
-        """Of what `write` gave, to the buffer of the result."""
-        return Store("out", index, result, at, flushes(self._maps[-1] if self._maps else self._product))
+    def stores(self, index: Index, result: str, at: tuple[tuple[str, Size], ...] = ()) -> Iterator[Store]:
+        """Of what `write` gave, to the buffers of the results."""
+        for name, value in zip(_OUTS, self.results, strict=False):
+            yield Store(name, index, result, at, flushes(self._last) and value == _output(self._last))
 
     def write(self, body: list[Statement], total: str, dtype: DType, place: Place) -> str:
         """The maps on a tile of sums; returns the name of what they give."""
@@ -66,7 +70,7 @@ class Epilogue:
                 values[_output(node)] = arguments[0]
             else:
                 values[_output(node)] = map_statement(body, self._names, node, arguments, made)
-        return values[self.result][0]
+        return values[_output(self._last)][0]
 
     def _argument(
         self, body: list[Statement], values: dict[ValueId, tuple[str, Tile]], value: ValueId | None, place: Place

@@ -103,7 +103,7 @@ class _Few:
         body = tuple(self._tile("i", self._strips[0])) if self._flat else tuple(self._body())
         buffers = [Buffer("x", windows.dtype(windows.view.base)), Buffer("w", windows.dtype(windows.matrix))]
         buffers += [Buffer(name, windows.dtype(value)) for value, name in self._epilogue.operands.items()]
-        buffers.append(Buffer("out", windows.dtype(self._epilogue.result), "out"))
+        buffers += self._epilogue.outs()
         if self._copied:
             buffers.append(Buffer("scratch", windows.sum, "scratch"))
         steps = list(self._steps())
@@ -111,7 +111,7 @@ class _Few:
         vector = _lane_axes(grid, body)
         return Kernel(
             TileProgram("few", tuple(buffers), len(self._sizes.dims), grid, body, vector),
-            (windows.view.base, Panels(windows.matrix, 1), *self._epilogue.operands, self._epilogue.result),
+            (windows.view.base, Panels(windows.matrix, 1), *self._epilogue.operands, *self._epilogue.results),
             tuple(self._sizes.dims),
             tuple((extent, step) for _, extent, step in steps),
             self._grain(),
@@ -285,7 +285,7 @@ class _Few:
         body.append(Reduce(total, Tile(dtype, (row, "j")), "sum", each, "k"))
         spot = self._windows.spot(self._sizes, row, grouped=self._windows.group > 1)
         result = self._epilogue.write(body, total, dtype, spot)
-        body.append(self._epilogue.store(spot.index, result))
+        body += self._epilogue.stores(spot.index, result)
         yield from body
 
     def _level(self, body: list[Statement], row: str, strip: _Strip, a: int, start: str) -> str:

@@ -43,7 +43,7 @@ from tierup.lower.tile import (
     Tile,
     TileProgram,
 )
-from tierup.lower.tiling import MANY_ROWS, TILES, divided, panel_vectors
+from tierup.lower.tiling import CACHED_BYTES, MANY_ROWS, TILES, divided, panel_vectors
 from tierup.lower.views import View, Views, row_major
 from tierup.lower.windows import Spot
 from tierup.lower.words import Words, words_for
@@ -60,7 +60,6 @@ _SPLITS = (1, 2, 4)  # of a sum, where there are registers
 _BLOCK = 1024
 # Columns of a panel where threads divide the rows; 24 are three half vectors, which machines compute in half the time.
 _WIDTHS = (3, 4, 2, 1.5, 1)
-_CACHED_BYTES = 512 * 1024  # of a right side that rows come back to: half of the second cache
 # Of a right side that every thread may read for itself. With 1 MiB, 128 tokens of an encoder of 4 layers of 256 took 1%
 # less on two cores with one last-level cache, 3% less on two without. With more it came from memory: 5% more there.
 _SHARED_BYTES = 1 << 20
@@ -156,10 +155,18 @@ class _Matmul:
             return 0
         packed_as = self._sum if self._words is None else self._dtype(self._input(1))
         few = m < (MANY_ROWS if self._image else max(n, MANY_ROWS))
-        if few or k * n * packed_as.numpy.itemsize > _CACHED_BYTES:
+        if few or k * n * packed_as.numpy.itemsize > CACHED_BYTES:
             return 0
         widths = dict.fromkeys(max(1, int(vectors * lanes)) for vectors in _WIDTHS)
         return min(widths, key=lambda width: -(-n // width) * width)
+
+    def _tile_rows(self) -> int:
+        """Rows of a tile where threads divide these: what leaves the busiest thread the least to do."""
+        most = TILES[self._vectors]
+        if not isinstance(self._m, int):
+            return most
+        m = self._m
+        return min(range(most, most // 2, -1), key=lambda rows: -(-m // (rows * _THREADS)) * rows)
 
     def _rows_of_a_block(self) -> int:
         """Where threads divide the rows in equal blocks, how many one has; 0 where they divide columns alone."""
@@ -179,7 +186,6 @@ class _Matmul:
         return View(view.base, (self._m, self._dims.floordiv(self._k, group)), (rows, 1), offset)
 
     def kernel(self) -> Kernel:
-        result = self._epilogue.result
         body, grid = self._body(), self._grid()
         sides = (self._input(0), self._weight)
         kinds = [DType.I32 if self._words is not None else self._dtype(side) for side in sides]
@@ -187,7 +193,7 @@ class _Matmul:
         scales = [] if self._right.scales is None else [self._right.scales]
         buffers += [Buffer("scales", self._dtype(value)) for value in scales]
         buffers += [Buffer(name, self._dtype(value)) for value, name in self._epilogue.operands.items()]
-        buffers.append(Buffer("out", self._dtype(result), "out"))
+        buffers += self._epilogue.outs()
         if self._turned:
             buffers.append(Buffer("scratch", self._sum, "scratch"))
         program = TileProgram("matmul", tuple(buffers), len(self._sizes.dims), grid, body, ("j",))
@@ -195,7 +201,7 @@ class _Matmul:
         right = Panels(self._weight, self._width, form) if self._packed else self._b.base
         return Kernel(
             program,
-            (self._a.base, right, *scales, *self._epilogue.operands, result),
+            (self._a.base, right, *scales, *self._epilogue.operands, *self._epilogue.results),
             tuple(self._sizes.dims),
             self._pieces(),
             self._grain(),
@@ -205,13 +211,13 @@ class _Matmul:
     def _pieces(self) -> tuple[tuple[Dim, int], ...]:
         """Extent and step of each axis of the grid."""
         if self._by_rows:
-            return ((self._m, TILES[self._vectors]),)
+            return ((self._m, self._tile_rows()),)
         blocks = ((self._m, self._block_rows),) if self._block_rows else ()
         return (*((size, 1) for size in self._batch), *blocks, (self._n, self._width))
 
     def _grid(self) -> tuple[Grid, ...]:
         if self._by_rows:
-            rows = TILES[self._vectors]
+            rows = self._tile_rows()
             return (Grid(f"i{rows}", self._sizes.of(self._m), rows),)
         batch = (Grid(f"g{axis}", self._sizes.of(size), 1) for axis, size in enumerate(self._batch))
         blocks = (Grid("r", self._sizes.of(self._m), self._block_rows),) if self._block_rows else ()
@@ -237,7 +243,7 @@ class _Matmul:
     def _grain(self) -> Dim:
         """Panels or tiles of rows that are worth a thread's while: fewer, the more there is to do for one."""
         if self._by_rows:
-            flops = self._dims.product([2 * TILES[self._vectors], self._k, self._n])
+            flops = self._dims.product([2 * self._tile_rows(), self._k, self._n])
             return self._dims.floordiv(_WORK_FLOPS, self._dims.max(flops, 1))
         flops = self._dims.product([2 * self._width, self._k, self._block_rows or self._m])
         return self._dims.floordiv(_WORK_FLOPS, self._dims.max(flops, 1))
@@ -249,7 +255,7 @@ class _Matmul:
 
     def _body(self) -> tuple[Statement, ...]:
         if self._by_rows:
-            return (Loop("j", self._sizes.of(self._n), self._width, tuple(self._tile(TILES[self._vectors]))),)
+            return (Loop("j", self._sizes.of(self._n), self._width, tuple(self._tile(self._tile_rows()))),)
         statements: list[Statement] = [self._turn()] if self._turned else []
         begin: Dim = 0
         tiles, all_rows = self._row_tiles(), self._block_rows or self._m
@@ -297,7 +303,7 @@ class _Matmul:
         """So many rows of a panel's results."""
         body: list[Statement] = []
         result = self._epilogue.write(body, self._total(body, rows), self._sum, self._spot(f"i{rows}"))
-        body.append(self._epilogue.store(self._result_index(f"i{rows}"), result))
+        body += self._epilogue.stores(self._result_index(f"i{rows}"), result)
         return body
 
     def _total(self, body: list[Statement], rows: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tierup.ir.types import Dim
 
 MANY_ROWS = 64  # of results that threads divide among them
+CACHED_BYTES = 512 * 1024  # of a right side that rows come back to: half of the second cache
 # Vectors in a panel -> the most rows of a tile: with the panel and a broadcast they fill the 32 registers. One and a
 # half are three half vectors, which machines compute in half the time.
 _ROWS = {3: 8, 4: 6, 2: 12, 1: 16, 1.5: 8}

@@ -78,12 +78,12 @@ class _Winograd:
         self._sums = self._dims.add(self._data, windows.scaled(self._place, _PLACES))
 
     def kernel(self) -> Kernel:
-        windows, result = self._windows, self._epilogue.result
+        windows = self._windows
         body = (*self._copied.statements(), self._transform(), *self._tiled(), *self._again())
         buffers = [Buffer("x", windows.dtype(windows.view.base)), Buffer("w", windows.dtype(windows.matrix))]
         buffers.append(Buffer("g", windows.dtype(windows.matrix)))
         buffers += [Buffer(name, windows.dtype(value)) for value, name in self._epilogue.operands.items()]
-        buffers += [Buffer("out", windows.dtype(result), "out"), Buffer("scratch", windows.sum, "scratch")]
+        buffers += [*self._epilogue.outs(), Buffer("scratch", windows.sum, "scratch")]
         strips = self._copied.outer[0].count
         steps = (("n", windows.domain[0], 1), ("j", windows.columns, self._width), ("o0", strips, 1))
         grid = tuple(Grid(axis, self._sizes.of(extent), step) for axis, extent, step in steps)
@@ -96,7 +96,7 @@ class _Winograd:
                 Panels(windows.matrix, self._width, WINOGRAD),
                 windows.matrix,
                 *self._epilogue.operands,
-                result,
+                *self._epilogue.results,
             ),
             tuple(self._sizes.dims),
             tuple((extent, step) for _, extent, step in steps),
@@ -214,7 +214,7 @@ class _Winograd:
         for a, b in ((1, 1), (1, 0), (0, 1), (0, 0)):
             spot = self._spot(body, place, a, b)
             written = self._epilogue.write(body, results[a][b], self._windows.sum, spot)
-            body.append(self._epilogue.store(spot.index, written, spot.at))
+            body += self._epilogue.stores(spot.index, written, spot.at)
         return Loop("r", rows, 1, tuple(body), ((old, start),), (new,), (after,)), after
 
     def _joined(self, body: list[Statement], tile: Tile, m: Sequence[str]) -> list[str]:
@@ -264,7 +264,7 @@ class _Winograd:
         spot = Spot(("s", "j"), index, Index((("j", 1),)), at=((place, self._sizes.of(rows)),))
         inner: list[Statement] = []
         result = self._epilogue.write(inner, self._plain_sum(inner, local), dtype, spot)
-        inner.append(self._epilogue.store(spot.index, result, spot.at))
+        inner += self._epilogue.stores(spot.index, result, spot.at)
         body.append(Loop("s", self._sizes.of(self._along.count), 1, tuple(inner)))
         yield Loop("b", 2 * self._strip, 1, tuple(body), when=bad)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 
 from tierup.ir.graph import Graph, Node, ValueId
@@ -49,7 +49,8 @@ def users(graph: Graph) -> dict[ValueId, list[int]]:
 def _with_epilogue(
     graph: Graph, uses: dict[ValueId, list[int]], small: _Bytes, product: int, domain: Shape, taken: set[int]
 ) -> Iterator[int]:
-    """The product, and maps that read nothing but its results and what lies outside; one value leaves.
+    """The product, and maps that read nothing but its results and what lies outside; one value leaves, and maybe the
+    same rounded for the next product.
 
     Maps are taken up to a point at which a single value is still in use: what gelu computes from its argument in two
     ways comes together again. What a map reads beside them may be computed from bytes: then so it is here.
@@ -69,7 +70,7 @@ def _with_epilogue(
             inside.update(graph.nodes[added].outputs)
         pending.update(use for value in node.outputs if value is not None for use in uses.get(value, ()))
         pending -= set(nodes)
-        if len(_leaving(graph, uses, nodes)) == 1:
+        if len(_leaving(graph, uses, nodes)) == 1 or _leaves_rounded_too(graph, uses, nodes):
             best = list(nodes)
     return iter(best)
 
@@ -114,6 +115,31 @@ def _leaving(graph: Graph, uses: dict[ValueId, list[int]], nodes: list[int]) -> 
         for value in graph.nodes[index].outputs
         if value is not None and (value in graph.outputs or any(use not in nodes for use in uses.get(value, ())))
     ]
+
+
+def _leaves_rounded_too(graph: Graph, uses: dict[ValueId, list[int]], nodes: list[int]) -> bool:
+    """Whether two values leave, the second of them the first in bf16. The region runs where the second is computed, so
+    nobody may need the first before that."""
+    last = graph.nodes[nodes[-1]]
+    if last.op != "core.cast" or _leaving(graph, uses, nodes) != [last.inputs[0], last.outputs[0]]:
+        return False
+    value = last.inputs[0]
+    return value is not None and all(use >= nodes[-1] for use in uses.get(value, ()))
+
+
+def leaving(graph: Graph, nodes: Sequence[int]) -> list[ValueId]:
+    """The values of a product's region that something outside needs."""
+    *_, last = nodes
+    rounding = graph.nodes[last]
+    result, value = rounding.outputs[0], rounding.inputs[0]
+    assert result is not None
+    made = {value for index in nodes[:-1] for value in graph.nodes[index].outputs}
+    if value is None or value not in made:
+        return [result]
+    needed = value in graph.outputs or any(
+        value in node.inputs for index, node in enumerate(graph.nodes) if index not in nodes
+    )
+    return [value, result] if needed else [result]
 
 
 def is_taken_in(graph: Graph, node: Node) -> bool:

@@ -11,14 +11,16 @@ import msgspec
 import numpy as np
 import onnx
 import pytest
-from onnx import numpy_helper
+from onnx import helper, numpy_helper
 from tests.profile.fakes import fake_machine
 from tests.security.models import model, node, value
 from typer.testing import CliRunner
 
 from tierup import _native
+from tierup.adapt.planning import make_plan
 from tierup.cli import app
 from tierup.errors import InputError
+from tierup.frontends.onnx import load_onnx
 from tierup.profile.machine import Machines, identify
 
 
@@ -289,6 +291,39 @@ def test_closed_regions_have_no_open_sizes(perceptron: Path, tmp_path: Path) -> 
     output = shown(perceptron, "--shape", "x=6,20", "--closed", "--region", "0")
     assert "tier 2" in output
     assert "none: every size is closed" in output
+
+
+def test_closed_regions_are_the_variants_that_tier_2_has(perceptron: Path, tmp_path: Path) -> None:
+    """The open cut, with kernels that are proved and served for this signature."""
+    planned = make_plan(load_onnx(perceptron), (((6, 20),),))
+    slots, variants = planned.compiled.plan.slots, planned.compiled.plan.variants
+    assert variants
+    opened = record(perceptron, tmp_path, "--shape", "x=6,20")["regions"]
+    found = record(perceptron, tmp_path, "--shape", "x=6,20", "--closed")["regions"]
+    assert [region["ops"] for region in found] == [region["ops"] for region in opened]
+    assert {variant.kernel for variant in variants} == {r["kernel"] for r in found if r["kernel"] >= slots}
+    assert all(region["measured_us"] > 0 for region in found)
+    for region in found:
+        code = record(perceptron, tmp_path, "--shape", "x=6,20", "--closed", "--region", str(region["number"]))["code"]
+        assert code["program"] == planned.texts[region["kernel"]]
+
+
+def test_with_control_flow_the_closed_function_is_one_of_its_own(tmp_path: Path) -> None:
+    """Closed sizes may decide branches, and with them the cut."""
+    branches = [helper.make_graph([node(op, ["x"], ["b"])], op, [], [value("b", ["n"])]) for op in ("Exp", "Sqrt")]
+    nodes = [
+        node("Shape", ["x"], ["s"]),
+        node("ReduceSum", ["s"], ["n"], keepdims=0),
+        node("Greater", ["n", "most"], ["many"]),
+        node("If", ["many"], ["c"], then_branch=branches[0], else_branch=branches[1]),
+        node("Relu", ["c"], ["y"]),
+    ]
+    most = numpy_helper.from_array(np.array(100, np.int64), "most")
+    path = saved(model(nodes, [value("x", ["n"])], [value("y", ["n"])], [most]), tmp_path)
+    found = record(path, tmp_path, "--shape", "x=12", "--closed")
+    assert [region["ops"] for region in found["regions"]] == [["sqrt", "max"]]
+    assert found["regions"][0]["body"] is None
+    assert found["regions"][0]["runs"] == 1
 
 
 def test_without_open_sizes_there_is_nothing_to_close(tmp_path: Path) -> None:

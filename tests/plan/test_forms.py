@@ -13,7 +13,8 @@ from tierup.ir.dims import DimBuilder, DimError, evaluate
 from tierup.ir.graph import Graph, Weights
 from tierup.ir.types import Array, DType, Sym
 from tierup.plan.contents import contents, is_exact
-from tierup.plan.forms import Count, Forms, Known, Linear, Read, Source
+from tierup.plan.forms import Forms
+from tierup.plan.sources import Count, Known, Linear, Read, Source
 from tierup.plan.spaces import is_movement
 from tierup.plan.strides import Strides
 from tierup.reference.evaluate import evaluate as run

@@ -135,7 +135,7 @@ def explain(
         int | None, typer.Option(metavar="R", help="Show everything about one region, by its number in the table.")
     ] = None,
     closed: Annotated[
-        bool, typer.Option("--closed", help="Show the function that is closed to this call's sizes (tier 2).")
+        bool, typer.Option("--closed", help="Show the kernels that are closed to this call's sizes (tier 2).")
     ] = False,
     llvm: Annotated[bool, typer.Option("--llvm", help="With --region: also print its LLVM IR.")] = False,
     asm: Annotated[bool, typer.Option("--asm", help="With --region: also print its assembly.")] = False,

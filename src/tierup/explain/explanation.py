@@ -5,7 +5,8 @@ Everything in it is plain data: the command line prints it, `--json` writes it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -137,13 +138,22 @@ class Code(msgspec.Struct, frozen=True):
 
 
 def explain(
-    planned: Planned, machine: Machine, threads: int, probes: Probes, soundings: dict[int, Sounding], times: Times
+    planned: Planned,
+    machine: Machine,
+    threads: int,
+    probes: Probes,
+    soundings: dict[int, Sounding],
+    times: Times,
+    functions: Sequence[Function] = (),
 ) -> Explanation:
-    """Explain a plan by calls that were probed."""
+    """Explain a plan by calls that were probed. `functions` are those that they ran, if not as they were probed."""
     parts: list[_Explainer] = []
     footprint_bytes, number = 0, 0
-    for function in probes.functions:
-        part = _Explainer(planned, machine, threads, function, probes, soundings[function.number], times, number)
+    functions = functions or probes.functions
+    slots = Counter(placed.slot for function in functions for placed in function.kernels)
+    for function in functions:
+        sounding, inside = soundings[function.number], function is not functions[0]
+        part = _Explainer(planned, machine, threads, function, probes, sounding, times, number, slots, inside)
         footprint_bytes += part.footprint_bytes
         number += len(function.kernels)
         parts.append(part)
@@ -156,7 +166,7 @@ def explain(
         rest_us=times.rest_us,
         holds=parts[0].ran,
         broken=tuple(parts[0].broken()),
-        kernels=len(planned.compiled.programs),
+        kernels=len(slots),
         regions=tuple(region for part in parts for region in part.regions(footprint_bytes)),
         alone=tuple(alone for part in parts for alone in part.alone()),
         views=sum(part.views for part in parts),
@@ -206,7 +216,8 @@ def dim_text(graph: Graph, dims: Sequence[DimOp], dim: Dim, depth: int = _DEPTH)
 
 
 class _Explainer:
-    """Explains one function; its regions are numbered from `first` on."""
+    """Explains one function; its regions are numbered from `first` on. `slots` says how many regions share a kernel,
+    `inside` whether it is a body of control flow."""
 
     def __init__(
         self,
@@ -218,9 +229,12 @@ class _Explainer:
         sounding: Sounding,
         times: Times,
         first: int,
+        slots: Mapping[int, int],
+        inside: bool,
     ) -> None:
         self._planned, self._machine, self._threads = planned, machine, threads
         self._function, self._sounding, self._times, self._first = function, sounding, times, first
+        self._slots, self._inside = slots, inside
         self._graph: Graph = function.graph
         self._alone_at = sorted(index for number, index in probes.node_spans if number == function.number)
         self._sizes = Sizes(function.dims, sounding)
@@ -254,14 +268,14 @@ class _Explainer:
         reads, writes = self._moved[position] or border(self._graph, region.nodes)
         return Region(
             number=self._first + position,
-            body=self._graph.name or "body" if self._function.number else None,
+            body=self._graph.name or "body" if self._inside else None,
             runs=runs,
             kind=region.kind,
             ops=tuple(node.op.removeprefix("core.") for node in nodes),
             domain=tuple(self._known(dim) for dim in region.domain),
             open=tuple(self._open_name(dim) for dim in region.domain),
             kernel=placed.slot,
-            shared_by=self._shared_by(placed.slot),
+            shared_by=self._slots[placed.slot],
             work=done,
             measured_us=measured_us,
             roofline_us=least_us,
@@ -273,10 +287,6 @@ class _Explainer:
             writes=tuple(map(self._typed, writes)),
             recipe=recipe_of(self._graph, kernel, self._sounding.kernels.get(position), self._threads),
         )
-
-    def _shared_by(self, slot: int) -> int:
-        functions = self._planned.compiled.functions[0]
-        return sum(placed.slot == slot for part in (functions, *functions.bodies) for placed in part.kernels)
 
     def _traffic(self, placed: Placed) -> tuple[Elements, Elements] | None:
         if not self.ran:  # sizes that were taken to be equal may not be

@@ -1,6 +1,6 @@
 """Looks into a call: what a plan passes to each kernel, how large its values are, and where its time goes.
 
-In: a plan for any sizes. Out: the same plan with call-outs of ours between the steps of its functions, the model's and
+In: a plan. Out: the same plan with call-outs of ours between the steps of its functions, the model's and
 those of bodies, run in the process's own thread pool. Kernels are timed inside whole calls, so that each meets the
 data, the caches and the threads that it meets when the model serves.
 """
@@ -28,7 +28,7 @@ from tierup.reference.evaluate import evaluate
 from tierup.runtime.compiled import Function as Compiled
 from tierup.runtime.constants import bind_constants
 from tierup.runtime.executable import Callout, bind_node
-from tierup.runtime.kernels import load_code
+from tierup.runtime.kernels import load_code, publish_loaded
 
 _SMALL = 4096  # elements; integers that sizes are read from are far fewer
 _LEAST_CALLS, _MOST_CALLS = 3, 300
@@ -135,12 +135,14 @@ class Span:
 class Probes:
     """A plan, ready to run as it is and with probes. Building its kernels takes some tenths of a second.
 
-    `node_spans` are the steps of each node that calls out.
+    `functions` are those that calls run, the outermost first: where the plan is closed to a signature and has a
+    function of its own for that, this one. `node_spans` are the steps of each node that calls out.
     """
 
     def __init__(self, planned: Planned, threads: int) -> None:
         self._plan = planned.compiled.plan
-        outermost = planned.compiled.functions[0]
+        opened, closed = planned.compiled.functions[0], planned.compiled.functions[-1]
+        outermost = opened if closed.number == opened.number else closed
         self.functions = (outermost, *outermost.bodies)
         weights = planned.weights
         constants = [(entry,) if isinstance(entry, str) else entry for entry in self._plan.constants]
@@ -150,7 +152,7 @@ class Probes:
             return evaluate(body, weights, inputs)
 
         self._callouts: list[Callout] = [bind_node(node, run_graph) for node in self._plan.callouts]
-        self._kernels = dict(enumerate(load_code(build(planned.compiled.programs, planned.target), planned.target)))
+        self._kernels = load_code(build(planned.compiled.programs, planned.target), planned.target)
         self.node_spans = {place: span for function in self.functions for place, span in self._callout_spans(function)}
 
     def sound(self, run: Run) -> dict[int, Sounding]:
@@ -248,7 +250,7 @@ class Probes:
             constants=self._constants,
             slots=self._plan.slots,
         )
-        program.publish(self._kernels)
+        publish_loaded(program, self._kernels, self._plan.variants)
         return program
 
     def _callout_spans(self, function: Compiled) -> Iterator[tuple[Place, Span]]:

@@ -11,8 +11,8 @@ import math
 from tierup.cost.roofline import Size, border, elements
 from tierup.ir.graph import Graph, ValueId
 from tierup.lower.kernel import Kernel, Panels
-from tierup.plan.forms import Read, linears, reads
 from tierup.plan.regions import Region
+from tierup.plan.sources import Read, linears, reads
 
 Elements = dict[ValueId, int]
 

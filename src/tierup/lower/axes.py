@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from tierup.ir.types import Dim
 from tierup.lower.names import Sizes
 from tierup.lower.tile import Grid, Index, Size
-from tierup.plan.forms import Linear
+from tierup.plan.sources import Linear
 from tierup.plan.strides import Strides
 
 LANE = "j"

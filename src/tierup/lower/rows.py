@@ -17,8 +17,8 @@ from tierup.lower.names import Names, Sizes
 from tierup.lower.reduce import Folds, looped, spread
 from tierup.lower.sources import Block, Sources, Value, stored_dtype, tile_dtype
 from tierup.lower.tile import Buffer, Convert, Index, Load, Map, Statement, Store, Tile, TileProgram
-from tierup.plan.forms import Linear, Read, Source, linears, reads
 from tierup.plan.regions import Region, Step
+from tierup.plan.sources import Linear, Read, Source, linears, reads
 from tierup.plan.spaces import ARG_REDUCTIONS, POOLS, REDUCTIONS, is_movement
 from tierup.plan.strides import Strides
 

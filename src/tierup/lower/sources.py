@@ -11,8 +11,8 @@ from tierup.lower.axes import Axis, Nest
 from tierup.lower.names import Names, Sizes
 from tierup.lower.ranges import Ranges
 from tierup.lower.tile import Check, Convert, Fill, Load, Map, Position, Reduce, Statement, Tile
-from tierup.plan.forms import Bent, Count, Known, Linear, Read, Source, Term
 from tierup.plan.regions import COMPUTED, SMALL_INTEGERS, Region
+from tierup.plan.sources import Bent, Count, Known, Linear, Read, Source, Term
 
 Value = tuple[str, Tile]
 Evaluate = Callable[[Source], Value]

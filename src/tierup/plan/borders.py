@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 from tierup.ir.graph import Graph, Node, ValueId
 from tierup.ir.types import Dim, Shape
-from tierup.plan.forms import VIEWS, Read, reads
+from tierup.plan.forms import VIEWS
 from tierup.plan.products import is_taken_in, operand_reach, users
 from tierup.plan.regions import Region, shape_of, tensor
+from tierup.plan.sources import Read, reads
 from tierup.plan.spaces import is_movement, is_reduction
 
 _PRODUCTS = ("matmul", "attention")

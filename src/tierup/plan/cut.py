@@ -15,7 +15,7 @@ from tierup.ir.dims import READS, DimBuilder, values_read
 from tierup.ir.graph import Graph, Node, ValueId, Weights
 from tierup.ir.types import Dim, DType, TensorType
 from tierup.plan.contents import contents, is_exact
-from tierup.plan.forms import VIEWS, Forms, Linear, dims_in, rearranged
+from tierup.plan.forms import VIEWS, Forms
 from tierup.plan.groups import Group, Member, joined, single
 from tierup.plan.products import products
 from tierup.plan.recurrent import recurrences
@@ -32,6 +32,7 @@ from tierup.plan.regions import (
     shape_of,
     tensor,
 )
+from tierup.plan.sources import Linear, dims_in, rearranged
 from tierup.plan.spaces import PARTED, Space, Spaces, is_movement, parts
 from tierup.plan.strides import Strides
 

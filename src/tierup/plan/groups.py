@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from tierup.ir.graph import ValueId
 from tierup.ir.types import Dim
-from tierup.plan.forms import Linear, Read, reads
+from tierup.plan.sources import Linear, Read, reads
 from tierup.plan.spaces import Space
 
 Axis = int

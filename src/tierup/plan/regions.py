@@ -17,7 +17,7 @@ from tierup.ir.dims import DimOp
 from tierup.ir.graph import Graph, Node, ValueId
 from tierup.ir.ops.core import ELEMENTWISE as ELEMENTWISE
 from tierup.ir.types import Dim, DType, Shape, TensorType
-from tierup.plan.forms import Linear, Source
+from tierup.plan.sources import Linear, Source
 from tierup.plan.spaces import PARTED, POOLS, is_movement, is_reduction
 from tierup.plan.spaces import REDUCTIONS as REDUCTIONS  # read by others beside the lists below
 

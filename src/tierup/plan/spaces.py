@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from tierup.ir.graph import Graph, Node, ValueId
 from tierup.ir.types import Dim, Shape
-from tierup.plan.forms import VIEWS, Form, Forms, Linear, Source, rearranged
+from tierup.plan.forms import VIEWS, Form, Forms
+from tierup.plan.sources import Linear, Source, rearranged
 from tierup.plan.strides import Strides
 from tierup.reference.bind import LOOKUPS
 

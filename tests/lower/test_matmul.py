@@ -290,7 +290,7 @@ def test_blocks_of_rows_have_the_panels_of_open_rows() -> None:
 
 @pytest.mark.parametrize("right", [DType.U8, DType.I8])
 def test_blocks_of_rows_on_words(right: DType) -> None:
-    w = integers(right, 12, 70)
+    w = integers(right, 12, 90)
 
     def build(b: GraphBuilder) -> int:
         return b.op("core.matmul", b.open_input(DType.U8, (72, 12)), const(b, w, right.numpy))

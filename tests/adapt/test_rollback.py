@@ -189,6 +189,37 @@ def test_a_variant_that_is_slow_by_itself_goes_alone(tmp_path: Path, monkeypatch
     assert in_a_new_process(path, tmp_path)["tier"] == 1
 
 
+def test_a_variant_that_goes_before_its_plan_is_kept_is_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, keep = saved(tmp_path, perceptron()), tiering._keep
+    loaded = tierup.load(path, config=settings(tmp_path))
+    loaded(x=X)
+    assert loaded._progress.wait(120)
+
+    def thinned_first(*arguments: Any) -> None:
+        loaded._caring().regions = compared(loaded, {1})
+        roll_back(loaded, monkeypatch)
+        keep(*arguments)
+
+    monkeypatch.setattr(tiering, "_keep", thinned_first)
+    assert loaded.settle(120).tier == 2
+    with tierup.load(path, config=settings(tmp_path)) as second:
+        assert second.report().tier == 2
+        assert sorted(slots(second)) == sorted(slots(loaded)) == [0, 2]
+
+
+def test_later_plans_do_without_a_variant_that_went(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded = on_tier_2(saved(tmp_path, perceptron()), tmp_path)
+    assert sorted(slots(loaded)) == [0, 1, 2]
+    loaded._caring().regions = compared(loaded, {1})
+    roll_back(loaded, monkeypatch)
+    loaded(x=floats(5, 40))
+    report = loaded.settle(120)
+    assert report.signatures == (((3, 40),), ((5, 40),))
+    assert sorted(slots(loaded)) == [0, 0, 1, 2, 2]  # of the new signature all
+
+
 @pytest.mark.parametrize("slow", [set(), {0, 1, 2}])
 def test_where_times_single_none_out_the_whole_plan_goes(
     slow: set[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -122,6 +122,9 @@ class Care:
         if not slow:
             return None
         self._thinned = True
+        self._progress.left_out |= dict.fromkeys(
+            (serving.regions[variant.kernel] for variant in slow), "it is slower than the open kernel on live calls"
+        )
         thinner = without(runner.program, serving, slow)
         watch.compare_again(runner.timed)
         self._progress.events.add(Thinned(len(slow), len(thinner.variants), f"{reason}, and these are slow"))

@@ -19,12 +19,13 @@ _MOST_ROUNDS = 8  # the cut stays as it is: after the first, only what was prove
 
 
 class Refusing:
-    """What was refused so far, by digest of the tile program. `lasts`: it would be refused again another time."""
+    """What was refused so far, by digest of the tile program, and what live calls have refused. `lasts`: it would be
+    refused again another time."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
         self._rounds = 0
-        self.reasons: dict[str, str] = {}
+        self.reasons = dict(progress.left_out)
         self.lasts = True
 
     def more(self, texts: Sequence[str], refusals: Sequence[Refusal]) -> bool:

@@ -402,7 +402,8 @@ def _with_kernels(
 
 
 def _keep(climb: Climb, plans: Plans, source: Source, entry: EntryRecord, program: int) -> None:
-    """Keep the entry of a plan that went live as this program, unless it was taken back already."""
+    """Keep the entry of a plan that went live as this program, unless it was taken back already, without variants that
+    were."""
     progress = climb.progress
     if progress.taken_back == program:
         return
@@ -411,6 +412,10 @@ def _keep(climb: Climb, plans: Plans, source: Source, entry: EntryRecord, progra
     if progress.taken_back == program:  # meanwhile
         before = None if progress.counts.quarantined else climb.incumbent
         plans.take_back(source, entry.parts, entry.plan.signatures, before)
+    plan, gone = entry.plan, progress.left_out
+    if any(plan.kernels[variant.kernel].region in gone for variant in plan.variants):
+        kept = [variant for variant in plan.variants if plan.kernels[variant.kernel].region not in gone]
+        plans.keep_variants(source, entry.parts, plan.signatures, kept)
 
 
 @contextmanager

@@ -103,6 +103,7 @@ class Progress:
         self.reason = ""  # why the model did not get further
         self.counts = Counts()
         self.events = Events()
+        self.left_out: dict[str, str] = {}  # variants that later plans do without, by their programs' digests, and why
         self._put_off: dict[frozenset[Signature], float] = {}
 
     @property

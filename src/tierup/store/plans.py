@@ -304,7 +304,8 @@ def _set_aside(path: str, signatures: Signatures) -> None:
 
 def _with_variants(plan: PlanRecord, variants: Collection[VariantRecord]) -> PlanRecord:
     """A plan with some of its variants, and the kernels that are left, which get other numbers."""
-    left = [variant for variant in plan.variants if variant in variants]
+    places = {(variant.slot, variant.key) for variant in variants}
+    left = [variant for variant in plan.variants if (variant.slot, variant.key) in places]
     used = {variant.kernel for variant in left}
     kept = [number for number in range(len(plan.kernels)) if number < plan.slots or number in used]
     numbers = {number: new for new, number in enumerate(kept)}

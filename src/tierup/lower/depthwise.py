@@ -68,6 +68,7 @@ class _Depthwise:
         if self._channels % self._width:
             self._block = 0  # the grid goes over tiles of channels, the last of them ragged
         self._right = Views(graph, weights, self._dims).of(windows.matrix)
+        self._half = self._rows_of_a_half()
 
     def kernel(self) -> Kernel:
         windows = self._windows
@@ -88,12 +89,26 @@ class _Depthwise:
 
     def _steps(self) -> Iterator[tuple[str, Dim, int]]:
         """The axes of the grid. Threads divide the first: rows, or channels where there are few places, as products of
-        images do; then they find in their caches what they wrote."""
+        images do; then they find in their caches what they wrote. Rows of many channels are divided in two halves, and
+        channels inside: the rows of some channels stay in the first cache."""
         rows = [(f"o{a}", axis.count, 1) for a, axis in enumerate(self._outer)]
         channels = ("b", self._channels, self._block) if self._block else ("j", self._channels, self._width)
-        places = prod(count if isinstance(count, int) else MANY_ROWS for count in self._windows.domain[:-1])
         yield ("n", self._windows.domain[0], 1)
-        yield from (*rows, channels) if places >= MANY_ROWS else (channels, *rows)
+        if self._half:
+            yield from (("h", 2, 1), channels, ("o0", self._half, 1), *rows[1:])
+        else:
+            yield from (*rows, channels) if self._places() >= MANY_ROWS else (channels, *rows)
+
+    def _places(self) -> int:
+        """Of the result; where their number is open, many."""
+        many = max(MANY_ROWS, self._channels)
+        return prod(count if isinstance(count, int) else many for count in self._windows.domain[:-1])
+
+    def _rows_of_a_half(self) -> int:
+        """Of the first axis; 0 where it is not halved."""
+        count = self._outer[0].count if self._outer else 0
+        halved = MANY_ROWS <= self._places() < self._channels and isinstance(count, int) and count % 2 == 0
+        return count // 2 if halved and isinstance(count, int) else 0
 
     def _grain(self) -> Dim:
         taps = prod(axis.kernel for axis in self._windows.axes)
@@ -186,6 +201,9 @@ class _Depthwise:
 
     def _spot(self, row: str) -> Spot:
         spot = self._windows.spot(self._sizes, row, grouped=False)
+        if self._half:
+            half = self._sizes.of(self._dims.product([self._half, *self._windows.domain[2:]]))
+            spot = replace(spot, index=replace(spot.index, axes=(*spot.index.axes, ("h", half))))
         if not self._block:
             return spot
         index, columns = (replace(at, axes=(*at.axes, ("b", 1))) for at in (spot.index, spot.columns))
@@ -217,7 +235,11 @@ class _Depthwise:
         inside = ""
         for a, axis in enumerate(self._outer):
             if axis.padded:
-                place = integers.place(axis, integers.start(f"o{a}"), integers.start(f"t{a}"))
+                output = integers.start(f"o{a}")
+                if a == 0 and self._half:
+                    above = integers.map("mul", (), integers.start("h")[0], integers.number(self._half))
+                    output = integers.map("add", (), above, output[0]), ()
+                place = integers.place(axis, output, integers.start(f"t{a}"))
                 rows.append((place, axis.step))
                 inside = integers.map("and", (), inside, place[1], dtype=DType.BOOL) if inside else place[1]
         if not rows:
@@ -274,6 +296,8 @@ class _Depthwise:
         for a, axis in enumerate(self._outer):
             if not axis.padded:
                 entries.append((f"o{a}", windows.scaled(axis.step, axis.stride)))
+                if a == 0 and self._half:
+                    entries.append(("h", windows.scaled(axis.step, axis.stride * self._half)))
                 entries.append((f"t{a}", windows.scaled(axis.step, axis.dilation)))
         return entries
 

@@ -121,9 +121,11 @@ def _leaves_rounded_too(graph: Graph, uses: dict[ValueId, list[int]], nodes: lis
     """Whether two values leave, the second of them the first in bf16. The region runs where the second is computed, so
     nobody may need the first before that."""
     last = graph.nodes[nodes[-1]]
-    if last.op != "core.cast" or _leaving(graph, uses, nodes) != [last.inputs[0], last.outputs[0]]:
+    value, rounded = last.inputs[0], last.outputs[0]
+    if last.op != "core.cast" or tensor(graph, rounded).dtype is not DType.BF16:
         return False
-    value = last.inputs[0]
+    if _leaving(graph, uses, nodes) != [value, rounded]:
+        return False
     return value is not None and all(use >= nodes[-1] for use in uses.get(value, ()))
 
 

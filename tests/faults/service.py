@@ -91,7 +91,7 @@ class Asked:
 
     def begin(self, held: tierup.Model) -> None:
         """A model that starts from the cache has its first sample as early as its first notice."""
-        self.last = held.calls, session._FIRST_NOTICE
+        self.last = held.calls, session.FIRST_NOTICE
 
 
 def inject_corruption(times: int, folder: Path, patch: pytest.MonkeyPatch) -> Outcome:

@@ -1,0 +1,173 @@
+"""A model that answers calls: what it is, what serves it now, and how it gets something better.
+
+The classes here build on each other: `Held` can change what answers, `Watched` decides when to (`watched.py`), sessions
+are what a user sees (`__init__.py`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from weakref import ref
+
+from tierup import _native
+from tierup.config import Config
+from tierup.events import Queued, Swapped
+from tierup.runtime.feeds import Input, Output, native_inputs
+from tierup.runtime.origin import Origin
+from tierup.runtime.progress import Progress, Serving, Signature
+from tierup.store.records import AboutRecord, type_of
+
+if TYPE_CHECKING:  # a warm start needs none of them
+    from tierup.adapt.analysis import Analysis
+    from tierup.adapt.background import Climb
+    from tierup.adapt.care import Care
+    from tierup.adapt.messages import CallRecord
+    from tierup.adapt.worth import Demand
+
+_LAST_CALLS = 64  # that say how the model is called
+
+
+class Held(_native.Runner):
+    """The native runner with a model in it, and the way to a better plan."""
+
+    def __init__(self, source: Any, config: Config) -> None:
+        """The runner itself begins with `_describe`, when it is known what the model takes."""
+        self._config = config
+        self._origin = Origin(source)
+        self._progress = Progress()
+        self._closed = False
+        self._care: Care | None = None
+        self._analysis: Analysis | None = None
+
+    @property
+    def _adapts(self) -> bool:
+        """Whether the model may change after it is on tier 1."""
+        config = self._config
+        return config.adapt and config.force_tier is None and not config.stressed
+
+    @property
+    def _watches(self) -> bool:
+        """Whether calls are watched."""
+        return self._config.watch and self._config.adapt
+
+    @property
+    def _judges(self) -> bool:
+        """Whether plans are judged by live calls."""
+        return self._adapts and self._watches
+
+    def _describe(self, about: AboutRecord) -> None:
+        """Take calls as this model does. There is no program yet."""
+        self._about = about
+        self._inputs = tuple(
+            Input(value.name, type_of(value.type), value.shape, value.onnx_type, value.required)
+            for value in about.inputs
+        )
+        self._outputs = tuple(
+            Output(value.name, type_of(value.type), value.shape, value.onnx_type) for value in about.outputs
+        )
+        super().__init__(native_inputs(self._inputs), [output.name for output in self._outputs])
+        events, me = self._progress.events, ref(self)  # which outlives this model
+        events.name, events.calls = about.name, lambda: 0 if (found := me()) is None else found.calls
+
+    def _has_open_sizes(self) -> bool:
+        shapes = [value.shape for value in self._inputs]
+        return any(not isinstance(dim, int) for shape in shapes for dim in shape or ())
+
+    def _go_live(self, program: _native.Program, serving: Serving, tried: bool = False) -> bool:
+        """Answer calls with this program from now on; those that run keep theirs. False if nothing may change."""
+        progress = self._progress
+        if self._config.stress_deopt:
+            program.miss_variants(self._config.stress_deopt, self._config.stress_seed)
+        with progress.lock:
+            if progress.stopped:
+                return False
+            before = self.program
+            if before is None:
+                self.program, self._serving = program, serving
+                return True
+            progress.counts.swaps += 1
+            progress.events.add(Swapped(self._serving.tier, serving.tier, serving.kernels))
+            previous = self._serving
+            self.program, self._serving = program, serving
+            if self._judges:
+                from tierup.adapt.care import Previous
+
+                self._caring().swapped(self, Previous(before, previous), tried)
+        return True
+
+    def _caring(self) -> Care:
+        if self._care is None:
+            from tierup.adapt.care import Care
+
+            self._care = Care(self._progress, self._config, self._about.name)
+        return self._care
+
+    def _analysed(self) -> Analysis:
+        if self._analysis is None:
+            from tierup.adapt.analysis import Analysis
+
+            names = [value.name for value in self._inputs]
+            self._analysis = Analysis(self._config, self._progress.events, names, saves=self._adapts)
+        # A swap holds the lock for a moment, and no call waits for it: the next one says whose regions they are.
+        if self._progress.lock.acquire(blocking=False):
+            try:
+                if self.program is not None:
+                    self._analysis.name_regions(self.program.number, self._serving.regions)
+            finally:
+                self._progress.lock.release()
+        return self._analysis
+
+    def _climb(self, signatures: tuple[Signature, ...] = (), again: bool = False) -> Climb:
+        from tierup.adapt.background import Climb
+
+        serving = self._serving if self.program is not None else None
+        return Climb(
+            self._about.name,
+            self._go_live,
+            self._origin,
+            self._progress,
+            self._config,
+            signatures,
+            constants=None if serving is None else serving.constants,
+            incumbent=serving.signatures if serving is not None and serving.kernels else None,
+            calls=self._calls_to_try,
+            again=again,
+            nodes=sum(dict(self._about.ops).values()),
+            demand=self._demand,
+        )
+
+    def _submit(self, signatures: tuple[Signature, ...] = (), again: bool = False) -> None:
+        """Have a better plan made in the background."""
+        from tierup.adapt.background import BACKGROUND
+
+        waiting = BACKGROUND.submit(self._climb(signatures, again))
+        self._progress.events.add(Queued(2 if signatures else 1, waiting, signatures))
+
+    def _calls_to_try(self, signatures: tuple[Signature, ...]) -> tuple[CallRecord, ...]:
+        """Calls that a plan with functions for these signatures, or with none, can be timed on."""
+        new = tuple(signature for signature in signatures if signature not in self._serving.signatures)
+        return self._caring().calls_to_try(self, new)
+
+    def _demand(self, signatures: tuple[Signature, ...]) -> Demand:
+        """How the model is called lately, and which share of that has one of these signatures; all of it, if none."""
+        from tierup.adapt.worth import Demand
+
+        last = self.times()[-_LAST_CALLS:]
+        new = set(signatures) - set(self._serving.signatures if self.program is not None else ())
+        taken = [nanoseconds for signature, _, nanoseconds in last if not new or signature in new]
+        call_s = 1e-9 * sum(taken) / len(taken) if taken else 0.0
+        return Demand(self.calls, call_s, len(taken) / len(last) if last else 1.0, len(last))
+
+    def _take_baseline(self) -> None:
+        """The baseline proper instead of its stand-in, which is slower."""
+        from tierup.plan.baseline import baseline
+        from tierup.runtime.executable import executable
+
+        if self._serving.baseline is None:
+            return  # it answers already
+        imported = self._origin.imported()
+        plan = baseline(imported.graph)
+        program = executable(plan, imported.weights)
+        with self._progress.lock:
+            if not self._closed:
+                self.program, self._serving = program, Serving.of(plan)

@@ -1,0 +1,189 @@
+"""A model that looks after itself: what native code calls when calls were answered, and what comes of it.
+
+A plan that does not pay is taken back, a kernel whose answers are wrong is taken out, sizes that calls keep coming with
+get kernels of their own.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tierup.config import Config
+from tierup.events import Quarantined, Thinned
+from tierup.session.held import Held
+
+if TYPE_CHECKING:  # a warm start needs none of them
+    from tierup.adapt.care import Care
+    from tierup.adapt.messages import CheckedCall
+    from tierup.adapt.sampling import Sample
+    from tierup.adapt.stress import Stress
+
+FIRST_NOTICE = 64  # calls after which it is looked at which signatures they come with
+
+
+class Watched(Held):
+    """A model whose calls are watched, or at least counted."""
+
+    def __init__(self, source: Any, config: Config) -> None:
+        super().__init__(source, config)
+        self._stress: Stress | None = None
+
+    def notice_calls(self) -> None:
+        """Called by native code when the first call was answered, and again ever more seldom."""
+        self._progress.may_begin.set()
+        if self._stress is not None:
+            self._swap_variants(self._stress)
+            return
+        if not self._judges:
+            self._close_hot_signatures()
+            self.notice_after(max(FIRST_NOTICE, 3 * self.calls))
+            return
+        from time import perf_counter
+
+        began_s, care = perf_counter(), self._caring()
+        self._look(care)
+        if self.program is not None and not (self._retry_kernels() or self._close_hot_signatures()):
+            self.notice_after(care.next_look(self, began_s))
+        else:
+            self.notice_after(FIRST_NOTICE)
+
+    def analyse_calls(self) -> None:
+        """Called by native code when calls were watched: have their profiles made, beside the next ones."""
+        from time import thread_time
+
+        from tierup.adapt.analysis import ANALYSER
+
+        began_s, analysis = thread_time(), self._analysed()
+        ANALYSER.wake(self, analysis)
+        analysis.spent_s += thread_time() - began_s
+
+    def _swap_variants(self, stress: Stress) -> None:
+        with self._progress.lock:
+            if not self._progress.stopped and self.program is not None:
+                self.program, self._serving = stress.another(self.program, self._serving)
+                self._progress.counts.swaps += 1
+        self.notice_after(self._config.stress_swap_every)
+
+    def _look(self, care: Care) -> None:
+        """Go back to what answered before, if what answers now does not pay, or go on with a part of its variants."""
+        if care.regions is not None:
+            self._analysed().drain(self)
+        with self._progress.lock:
+            if self._progress.stopped:
+                return
+            live, gone, found = self.program, self._serving, care.look(self, self._serving)
+            if found is not None and live is not None:
+                if found.program is not live:
+                    self._progress.taken_back = live.number
+                self.program, self._serving = found.program, found.serving
+        self._analysed().compared = care.regions
+        if found is not None and self._origin.source is not None and gone.parts:
+            from tierup.store.plans import Plans
+
+            # The next process starts with what answers now.
+            source, plans, serving = self._origin.source, Plans(self._config.cache_path, 1), found.serving
+            if found.program is live:
+                plans.keep_variants(source, gone.parts, gone.signatures, serving.variants)
+            else:
+                before = serving.signatures if serving.kernels else None
+                plans.take_back(source, gone.parts, gone.signatures, before)
+
+    def _retry_kernels(self) -> bool:
+        """Try once more to get off the baseline, if timing said no and that is a while ago; returns whether."""
+        progress, care = self._progress, self._caring()
+        refused = progress.counts.refusals or progress.counts.rollbacks
+        if self._serving.kernels or not refused or not progress.settled or not care.backoff.allows(1, self.calls):
+            return False
+        if not progress.resume():
+            return False
+        care.backoff.failed(1, self.calls)  # until it turns out otherwise
+        self._submit(again=True)
+        return True
+
+    def _close_hot_signatures(self, *, everything: bool = False) -> bool:
+        """Have functions built for the signatures that calls come with, if there are new ones; returns whether."""
+        config, progress, serving = self._config, self._progress, self._serving
+        ready = progress.settled and serving.kernels and self._has_open_sizes()
+        if not ready or not config.adapt or config.force_tier is not None:
+            return False
+        from tierup.adapt.background import BACKGROUND
+        from tierup.adapt.hot import MOST, hot_signatures
+
+        care, queued = self._caring(), BACKGROUND.length
+        hot = tuple(
+            signature
+            for signature in hot_signatures(self.signatures(), everything=everything, queued=queued)
+            if signature in serving.signatures or care.backoff.allows(signature, self.calls)
+        )
+        kept = [signature for signature in serving.signatures if signature not in hot]
+        wanted = (*hot, *kept)[:MOST]
+        if set(hot) <= set(serving.signatures) or not progress.allows(wanted) or not progress.resume():
+            return False
+        for signature in set(hot) - set(serving.signatures):
+            care.backoff.failed(signature, self.calls)  # until it turns out otherwise
+        self._submit(wanted)
+        return True
+
+    def sample_call(self, feeds: dict[str, Any], outputs: dict[str, Any], program: int) -> None:
+        """Called by native code with a call that was just answered, now and then."""
+        care, source = self._caring(), self._origin.source
+        sample = care.take_sample(self, feeds, outputs, program)
+        if self.program is None or not self._serving.kernels or self._progress.stopped:
+            return  # the next swap asks for the next one
+        if program != self.program.number:
+            self.sample_after(1)  # the rival has answered, or what served until now
+            return
+        from tierup.adapt.sampling import LIMIT_S, SAMPLER
+
+        if sample is None or source is None or not SAMPLER.check(sample, source, self._config, self._checked):
+            care.again(self, LIMIT_S)
+
+    def _checked(self, sample: Sample, found: CheckedCall | str) -> None:
+        """A worker has answered a sampled call again, or says why it could not."""
+        from tierup.adapt.sampling import LIMIT_S, SAMPLER
+
+        care = self._caring()
+        if isinstance(found, str):
+            care.again(self, LIMIT_S)
+            return
+        if sample.number < care.trusted_since:
+            return  # of what does not answer any more, and the next one is asked for
+        reason = care.judge(sample, found)
+        if reason:
+            self._take_out(sample.program, sample.number, reason)
+        else:
+            care.again(self, found.seconds, SAMPLER.spent_s)
+
+    def _take_out(self, program: int, call: int, reason: str) -> None:
+        """Answer with the baseline from now on: a kernel of this program is wrong. If it is a variant, and the code of
+        all others is as it was built, they answer again without it."""
+        from tierup.adapt.quarantine import quarantine, safe_program
+        from tierup.adapt.thinning import changed_variants, without
+
+        progress, care = self._progress, self._caring()
+        with progress.lock:
+            live, serving = self.program, self._serving
+            if self._closed or live is None or live.number != program:
+                return
+            self.set_rival(None)
+            progress.taken_back = program
+            self.program, self._serving = safe_program(self._origin, care.previous, self._inputs, self._outputs)
+            care.watch = care.previous = care.regions = None
+        progress.reason = f"kernels are in quarantine: {reason}"
+        keys = quarantine(self._config, progress.events, self._about.name, live, serving, reason)
+        progress.counts.quarantined += len(keys)
+        progress.events.add(Quarantined(keys, call, reason))
+        if self._origin.source is not None and serving.parts:
+            from tierup.store.plans import Plans
+
+            Plans(self._config.cache_path, 1).take_out(self._origin.source, serving.parts, keys)
+        wrong = changed_variants(live, serving, keys)
+        if not wrong:
+            self._take_baseline()
+            return
+        thinner = without(live, serving, wrong)
+        with progress.lock:
+            if not self._closed:
+                self.program, self._serving = live, thinner
+                care.sample_anew(self)
+        progress.events.add(Thinned(len(wrong), len(thinner.variants), reason))

@@ -25,7 +25,7 @@ constexpr std::chrono::milliseconds kGiveUp{200};  // a worker that takes longer
 // the caller would take most pieces itself before any worker had woken up.
 class Roll {
  public:
-  explicit Roll(int threads) : pool_(threads, /*insists=*/true) {}
+  explicit Roll(int threads) : pool_(threads) {}
   ~Roll() { pool_.shutdown(); }
 
   void call() {

@@ -60,8 +60,7 @@ int64_t end_of(uint64_t share) { return static_cast<int64_t>(share & 0xFFFF); }
 
 }  // namespace
 
-Pool::Pool(int threads, bool insists)
-    : threads_(std::max(threads, 1)), insists_(insists), shares_(static_cast<size_t>(threads_)) {}
+Pool::Pool(int threads) : threads_(std::max(threads, 1)), shares_(static_cast<size_t>(threads_)) {}
 
 uint32_t Pool::count_pieces(int64_t range, int64_t grain) const {
   const int64_t most = threads_ == 1 ? 1 : std::min(threads_ * kPiecesPerThread, kMostPieces);
@@ -74,13 +73,7 @@ void Pool::parallel_for(int64_t range, int64_t grain, RangeFn fn, void* context)
   if (pieces == 1) return fn(context, 0, range, 0);
   const Job job{fn, context, range, pieces, fp_control()};
   if (busy_.exchange(true, std::memory_order_acquire)) return run_alone(job);
-  const auto began = Crowding::Clock::now();
-  if (crowding_.is_expected() && !insists_) {
-    run_alone(job);
-    crowding_.ran_alone(began, Crowding::Clock::now(), threads_);
-  } else {
-    share(job, began);
-  }
+  share(job);
   busy_.store(false, std::memory_order_release);
 }
 
@@ -91,7 +84,7 @@ void Pool::run_alone(const Job& job) noexcept {
   }
 }
 
-void Pool::share(const Job& job, Crowding::Clock::time_point began) noexcept {
+void Pool::share(const Job& job) noexcept {
   if (!started_) start_workers();
   job_ = job;
   done_.store(0, std::memory_order_relaxed);
@@ -105,7 +98,7 @@ void Pool::share(const Job& job, Crowding::Clock::time_point began) noexcept {
   epoch_.store(epoch);
   if (parked_.load() != 0) unpark_all(epoch_);
   run_pieces(epoch, 0);
-  wait_until_done(job.pieces, began);
+  wait_until_done(job.pieces);
 }
 
 // The first piece of job `epoch` that is left of a thread's share; -1 if none is. Neighbouring pieces run on one thread
@@ -158,15 +151,13 @@ void Pool::run_pieces(uint32_t epoch, int thread) noexcept {
   } while (steal(epoch, thread));
 }
 
-void Pool::wait_until_done(uint32_t pieces, Crowding::Clock::time_point began) noexcept {
+void Pool::wait_until_done(uint32_t pieces) noexcept {
   const auto done = [&] { return done_.load(std::memory_order_acquire) == pieces; };
   if (spin_until(done, [&] { return worker_is_here(); })) return;
   // A worker lost its core in the middle of a piece: spinning on would keep it from getting one back.
-  const auto parked = Crowding::Clock::now();
   caller_parked_.store(true);
   for (uint32_t now = done_.load(); now != pieces; now = done_.load()) park(done_, now);
   caller_parked_.store(false, std::memory_order_relaxed);
-  crowding_.waited(began, parked, Crowding::Clock::now());
 }
 
 // Whether a thread was last seen on the core that this one has: it cannot go on while this one spins.

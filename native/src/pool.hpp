@@ -7,8 +7,6 @@
 #include <type_traits>
 #include <vector>
 
-#include "crowding.hpp"
-
 namespace tierup {
 
 // A pool of `threads - 1` workers; the caller is the remaining thread. The number never changes, so whoever holds a
@@ -19,8 +17,7 @@ class Pool {
   // Work on [begin, end). `thread` is below threads() and unique among the pieces that run at the same time.
   using RangeFn = void (*)(void* context, int64_t begin, int64_t end, int thread) noexcept;
 
-  // `insists`: it shares out every job, however crowded the machine is.
-  explicit Pool(int threads, bool insists = false);
+  explicit Pool(int threads);
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
 
@@ -28,8 +25,7 @@ class Pool {
 
   // Runs `fn` over [0, range) in pieces of at least `grain` and returns when all are done. The pieces depend on range,
   // grain and threads() only, so a result that depends on the cut is the same in every run. If another call holds the
-  // pool (or this is a call from inside a piece), or workers lost their cores lately, the pieces run here, one after the
-  // other.
+  // pool (or this is a call from inside a piece), the pieces run here, one after the other.
   void parallel_for(int64_t range, int64_t grain, RangeFn fn, void* context) noexcept;
 
   template <typename F>
@@ -77,14 +73,12 @@ class Pool {
   bool worker_is_here() const noexcept;
   void run_pieces(uint32_t epoch, int thread) noexcept;
   void run_alone(const Job& job) noexcept;
-  void share(const Job& job, Crowding::Clock::time_point began) noexcept;
-  void wait_until_done(uint32_t pieces, Crowding::Clock::time_point began) noexcept;
+  void share(const Job& job) noexcept;
+  void wait_until_done(uint32_t pieces) noexcept;
 
   const int threads_;
-  const bool insists_;
   bool started_ = false;              // guarded by busy_
   std::vector<std::thread> workers_;  // guarded by busy_
-  Crowding crowding_;                 // guarded by busy_
   Job job_;                           // written by the holder of busy_ while no piece of the job can be claimed
   Pool* previous_ = nullptr;          // keeps replaced pools reachable, for leak checkers
   friend void set_threads(int threads);

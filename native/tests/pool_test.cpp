@@ -130,7 +130,7 @@ TEST(wakes_parked_workers) {
 
 // A worker that has the last piece may take long: the caller parks and is woken.
 TEST(waits_for_a_slow_worker) {
-  Pool workers(2, /*insists=*/true);
+  Pool workers(2);
   std::atomic<int> slow{0};
   for (int i = 0; i < 20; ++i) {
     workers.parallel_for(2, 1, [&](int64_t, int64_t, int thread) {
@@ -141,50 +141,6 @@ TEST(waits_for_a_slow_worker) {
   }
   CHECK(slow > 0);
   workers.shutdown();
-}
-
-TEST(runs_alone_after_a_worker_lost_its_core) {
-  Pool workers(2);
-  // Jobs of 32 pieces of a tenth of a millisecond, until one has been shared out.
-  const auto run = [&](std::chrono::milliseconds held) {
-    std::atomic<int> others{0};
-    workers.parallel_for(32, 1, [&](int64_t, int64_t, int thread) {
-      if (thread != 0 && others++ == 0) std::this_thread::sleep_for(held);
-      std::this_thread::sleep_for(std::chrono::microseconds{100});
-    });
-    return others.load();
-  };
-  while (run(std::chrono::milliseconds{40}) == 0) {
-  }
-  CHECK_EQUAL(run(std::chrono::milliseconds{0}), 0);
-  int alone = 1;
-  while (run(std::chrono::milliseconds{0}) == 0) ++alone;
-  CHECK(alone >= 2);  // 20 ms are owed, and each job pays some 2 ms
-  workers.shutdown();
-}
-
-TEST(a_wait_is_paid_for_by_running_alone) {
-  using std::chrono::milliseconds;
-  const Crowding::Clock::time_point start{std::chrono::hours{1}};
-  Crowding crowding;
-  crowding.waited(start, start + milliseconds{10}, start + milliseconds{14});
-  CHECK(!crowding.is_expected());  // the last piece of a long job
-  crowding.waited(start, start + milliseconds{1}, start + milliseconds{5});
-  CHECK(crowding.is_expected());
-  auto now = start + milliseconds{5};
-  const auto pay = [&] {
-    int jobs = 0;
-    for (; crowding.is_expected(); ++jobs, now += milliseconds{2}) crowding.ran_alone(now, now + milliseconds{2}, 2);
-    return jobs;
-  };
-  CHECK_EQUAL(pay(), 4);
-  crowding.waited(now, now + milliseconds{1}, now + milliseconds{5});  // soon again
-  CHECK_EQUAL(pay(), 8);
-  now += milliseconds{200};
-  crowding.waited(now, now + milliseconds{1}, now + milliseconds{5});  // after a while
-  CHECK_EQUAL(pay(), 4);
-  for (int i = 0; i < 40; ++i) crowding.waited(now, now, now + milliseconds{30});
-  CHECK_EQUAL(pay(), 640);  // 32 times 20 ms
 }
 
 #if defined(__x86_64__)

@@ -48,7 +48,7 @@ def measure_traffic(
 ) -> dict[Cache, Record]:
     """Choose everybody's settings, fill what is kept on disk where it shall be warm, and run in turn. Who keeps nothing
     on disk runs once for all states of the cache."""
-    with tempfile.TemporaryDirectory(prefix="tierup-bench-") as folder:
+    with tempfile.TemporaryDirectory(prefix="tierup-bench-", ignore_cleanup_errors=True) as folder:
         bench = Bench(options, Path(folder), sets)
         for name, calls in ((ORDER, order), (_TRIAL_ORDER, order[:TRIAL_CALLS])):
             np.save(bench.folder / name, np.array(calls, np.int64), allow_pickle=False)

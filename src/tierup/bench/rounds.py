@@ -38,7 +38,10 @@ class _Runner:
 
 def measure_rounds(options: Options, sets: Sequence[Mapping[str, Array]]) -> Record:
     """Choose settings, load and settle everybody, run the rounds, compare the answers, start everybody afresh."""
-    with tempfile.TemporaryDirectory(prefix="tierup-bench-") as folder, ExitStack() as processes:
+    with (
+        tempfile.TemporaryDirectory(prefix="tierup-bench-", ignore_cleanup_errors=True) as folder,
+        ExitStack() as processes,
+    ):
         bench = Bench(options, Path(folder), sets)
         runners: dict[Contender, _Runner] = {}
         for contender in bench.present():

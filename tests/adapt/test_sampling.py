@@ -12,9 +12,9 @@ from tests.store.samples import entries, floats, perceptron, saved
 
 import tierup
 from tierup import _native
-from tierup.adapt import tiering
+from tierup.adapt import check, tiering
 from tierup.adapt.care import Care
-from tierup.adapt.check import check_call, difference
+from tierup.adapt.check import check_call, difference, is_near
 from tierup.adapt.memory import MEMORY, place_of
 from tierup.adapt.messages import CheckCall, CheckedCall
 from tierup.adapt.sampling import FIRST_CALLS, LEAST_CALLS, MOST_CALLS, SAMPLER, Sample, next_sample, pause_s
@@ -36,6 +36,37 @@ def test_errors_as_large_as_the_baselines_are_right() -> None:
     wrong[7] += np.float32(0.01)
     assert difference("y", wrong, narrow, wide).startswith("'y' has ")
     assert "RMS" in difference("y", (wide * (1 + 2e-5)).astype(np.float32), narrow, wide)
+
+
+def test_what_is_near_the_baseline_needs_no_wide_answer() -> None:
+    draw = np.random.default_rng(0)
+    wide = draw.standard_normal(1000)
+    narrow = wide.astype(np.float32)
+    near = (wide * (1 + 2e-6 * draw.standard_normal(1000))).astype(np.float32)
+    assert is_near(near, narrow)
+    assert not difference("y", near, narrow, wide)
+    far, lost = near.copy(), near.copy()
+    far[7] += np.float32(1e-3)
+    lost[7] = np.nan
+    assert not is_near(far, narrow)
+    assert not is_near(lost, narrow)
+    assert not is_near(lost, lost)  # what is not finite is for `difference` to judge
+    assert not is_near(near[:999], narrow)
+    assert is_near(np.array([1, 2]), np.array([1, 2]))
+    assert not is_near(np.array([1, 2]), np.array([1, 3]))
+    assert is_near(np.zeros(0, np.float32), np.zeros(0, np.float32))
+
+
+def test_a_right_answer_is_checked_without_the_wide_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = saved(tmp_path, perceptron())
+    inputs = records_of({"x": X})
+    outputs = records_of(tierup.load(path, config=tierup.Config(force_tier=0))(x=X))
+    assert inputs is not None
+    assert outputs is not None
+    asked = []
+    monkeypatch.setattr(check, "_named", lambda *job, plain=check._named: (asked.append(job[-1]), plain(*job))[1])
+    assert check_call(CheckCall(str(path), None, inputs, outputs)).verdict == "same"
+    assert asked == [False]
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])

@@ -6,7 +6,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable
-from time import thread_time
+from time import perf_counter, thread_time
 from typing import TYPE_CHECKING, Any
 from weakref import WeakMethod
 
@@ -111,6 +111,7 @@ def _checked(sample: Sample, source: Source, config: Config) -> CheckedCall | st
     from tierup.adapt.workers import WorkersUnavailable
     from tierup.store.plans import Plans
 
+    began_s = perf_counter()
     try:
         with as_file(source, Plans(config.cache_path).folder) as (path, stamp):
             job = CheckCall(path, stamp, sample.inputs, sample.outputs, config.precision)
@@ -120,7 +121,8 @@ def _checked(sample: Sample, source: Source, config: Config) -> CheckedCall | st
     if isinstance(reply, Failure):
         return reply.reason
     assert isinstance(reply, CheckedCall)  # the only other reply that fits such a job
-    return reply
+    # All of it counts: a worker that had to start, and one that hardly got a core, because calls need them all.
+    return msgspec.structs.replace(reply, seconds=perf_counter() - began_s)
 
 
 SAMPLER = Sampler()  # one for the process

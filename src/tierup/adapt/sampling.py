@@ -26,7 +26,7 @@ _MOST_WAITING = 8
 # The calls after a swap that are checked whatever it costs; then the budget decides, within these bounds. At least, so
 # that what taking a sample adds to its call is not seen in the 99th percentile; at most, so that a kernel that goes
 # wrong is in a sample so many calls later, whatever a check costs.
-FIRST_CALLS = (1, 7, 56)
+FIRST_CALLS = (1, 7)
 LEAST_CALLS, MOST_CALLS = 128, 1 << 18
 SHARE = 0.01  # of one core's time that answering again may take, in a worker
 OWN_SHARE = 0.002  # and in this process: copies, messages

@@ -129,7 +129,9 @@ class _Session(Watched):
             self._progress.wait(max(0.0, deadline - monotonic()))
         if self._adapts:
             from tierup.adapt.memory import MEMORY
+            from tierup.adapt.sampling import SAMPLER
 
+            SAMPLER.wait(max(0.0, deadline - monotonic()))
             if self._watches:
                 analysis = self._analysed()
                 analysis.drain(self)

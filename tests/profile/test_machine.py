@@ -17,7 +17,14 @@ from tests.profile.fakes import IDENTITY, fake_machine
 from tierup.errors import StoreError
 from tierup.profile import machine as machine_module
 from tierup.profile.identity import Identity
-from tierup.profile.machine import Machine, Machines, load_or_measure, measure_in_background, measure_when_quiet
+from tierup.profile.machine import (
+    Machine,
+    Machines,
+    load_or_measure,
+    measure_in_background,
+    measure_now,
+    wait_for_quiet,
+)
 
 OTHER = msgspec.structs.replace(IDENTITY, model=99)
 
@@ -216,14 +223,14 @@ def holder(machines: Machines) -> Any:
 
 def test_one_process_measures_at_a_time(machines: Machines, holder: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     measure = Measurements()
-    measure_when_quiet(machines, IDENTITY, measure)
+    measure_now(machines, IDENTITY, measure)
     assert measure.count == 0
     monkeypatch.setattr(machine_module, "LOCK_WAIT_S", 0.0)
     with pytest.raises(StoreError, match="another process"):
         load_or_measure(machines.folder.parent, identity=IDENTITY, measure=measure)
     holder.kill()  # the lock goes with its holder, however that ended
     holder.wait()
-    measure_when_quiet(machines, IDENTITY, measure)
+    measure_now(machines, IDENTITY, measure)
     assert measure.count == 1
 
 
@@ -242,26 +249,32 @@ def test_who_waited_takes_the_other_ones_figures(machines: Machines, holder: Any
 
 def test_a_noisy_measurement_is_repeated_and_the_quietest_stays(machines: Machines) -> None:
     measure = Measurements(0.5, 0.4, 0.7, 1.0, 1.0)
-    answers = iter([True, True, False])
-    measure_when_quiet(machines, IDENTITY, measure, lambda: next(answers))
+    for _ in range(3):
+        measure_now(machines, IDENTITY, measure)
     stored = machines.load(IDENTITY)
     assert (measure.count, stored and stored.measured.quiet_share) == (3, 0.7)
-    measure_when_quiet(machines, IDENTITY, measure, lambda: True)
-    measure_when_quiet(machines, IDENTITY, measure, lambda: True)
+    measure_now(machines, IDENTITY, measure)
+    measure_now(machines, IDENTITY, measure)
     stored = machines.load(IDENTITY)
     assert (measure.count, stored and stored.measured.quiet_share) == (4, 1.0)
 
 
-def test_repeating_has_an_end(machines: Machines) -> None:
-    measure = Measurements(0.5)
-    measure_when_quiet(machines, IDENTITY, measure, lambda: True)
-    assert measure.count == machine_module.QUIET_TRIES
+def test_it_waits_until_nobody_else_wants_the_processors() -> None:
+    cpus = os.cpu_count() or 1
+    used_s = iter([0.0, 0.9 * cpus, 1.0 * cpus, 1.5 * cpus, 1.5 * cpus, 1.51 * cpus])
+    slept: list[float] = []
+    assert wait_for_quiet(lambda: next(used_s), slept.append)
+    assert slept == [1.0, 1.0, 1.0]
+    always = iter(range(1_000_000))
+    assert not wait_for_quiet(lambda: float(next(always) * cpus), slept.append)
+    assert len(slept) == 3 + machine_module.QUIET_WAITS
 
 
 def test_a_background_that_fails_only_logs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(machine_module, "identify", lambda: IDENTITY)
+    monkeypatch.setattr(machine_module, "wait_for_quiet", lambda: True)
     monkeypatch.setattr(sys, "executable", str(tmp_path / "no python"))
     thread = measure_in_background(tmp_path)
     thread.join(timeout=30)

@@ -19,10 +19,11 @@ import numpy as np
 from tierup.bench.answers import compare, read_answers
 from tierup.bench.contenders import Contender, Settings
 from tierup.bench.draw import write_sets
-from tierup.bench.process import Job, Lost, Memory, Process, Start, machine_cpu_s
+from tierup.bench.process import Job, Lost, Memory, Process, Start
 from tierup.bench.record import OURS, Cache, Entry, MemoryUse, Record, best_peer, missing
 from tierup.config import Config
 from tierup.ir.types import Array
+from tierup.profile.busy import busy_cpu_s
 from tierup.profile.machine import identify
 
 TIMES, ANSWERS, ORDER = "times.npy", "answers.npz", "order.npy"  # in the folder that is shared with contenders
@@ -115,9 +116,9 @@ class Bench:
     @contextmanager
     def watched(self, process: Process) -> Iterator[None]:
         """Takes note of what else the machine did meanwhile."""
-        busy, own, began = machine_cpu_s(), process.cpu_s(), time.monotonic()
+        busy, own, began = busy_cpu_s(), process.cpu_s(), time.monotonic()
         yield
-        self._busy_s += machine_cpu_s() - busy
+        self._busy_s += busy_cpu_s() - busy
         self._own_s += process.cpu_s() - own
         self._passed_s += time.monotonic() - began
 

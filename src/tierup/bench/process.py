@@ -214,16 +214,6 @@ class Process:
                 os.kill(pid, number)
 
 
-def machine_cpu_s() -> float:
-    """Processor time that everything on this machine has used, and other guests took; 0 where the kernel is silent."""
-    try:
-        fields = [int(field) for field in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
-    except (OSError, ValueError):
-        return 0.0
-    user, nice, system, _idle, _wait, interrupts, soft, stolen = fields
-    return (user + nice + system + interrupts + soft + stolen) / os.sysconf("SC_CLK_TCK")
-
-
 def _cpu_s(pid: int) -> float:
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

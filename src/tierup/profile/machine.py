@@ -24,16 +24,17 @@ import msgspec
 
 from tierup.errors import StoreError
 from tierup.private import check_private, read_own, write_whole
+from tierup.profile.busy import busy_cpu_s
 from tierup.profile.identity import Identity, allowed_cpus
 from tierup.profile.identity import identify as identify_from
-from tierup.profile.measured import Measured, NativeMachine, measure_rates
+from tierup.profile.measured import QUIET, Measured, NativeMachine, measure_rates
 
 log = logging.getLogger(__name__)
 
 MAX_FILE_BYTES = 1 << 16  # a record has about 4 KB
 LOCK_WAIT_S = 30.0
-QUIET_TRIES = 5
-QUIET_WAIT_S = 20.0
+QUIET_TRIES = 3
+QUIET_WAITS = 600  # seconds in which a second without other work may come
 
 
 class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -154,8 +155,8 @@ def load_or_measure(
 def measure_in_background(data_dir: Path) -> threading.Thread:
     """Sees to it that this machine is measured, if it was not yet (or not quietly). Returns at once.
 
-    The work is done by a process of its own, at idle priority. The thread that watches it is a daemon: the interpreter
-    never waits for it. If the interpreter ends first, the process finishes its measurement, a second or so, and ends.
+    The work is done by a process of its own, at idle priority, once nobody else wants the processors: it takes all of
+    them for a second or two. The thread that watches it is a daemon: the interpreter never waits for it.
     """
     thread = threading.Thread(target=_watch, args=(data_dir,), name="tierup-machine", daemon=True)
     thread.start()
@@ -169,57 +170,56 @@ def measure_once(data_dir: Path) -> None:
 
 
 def _watch(data_dir: Path) -> None:
-    """Starts the measuring process if it is needed, and logs if it fails."""
+    """Starts the measuring process when it is needed, and logs if it fails."""
     try:
-        stored = Machines(data_dir).load(identify())
-        if stored and stored.measured.is_quiet:
-            return
-        # -P: a file of the user's in the current folder must not be taken for one of our modules.
-        command = [sys.executable, "-P", "-m", "tierup.profile.machine", str(data_dir.absolute())]
-        null = subprocess.DEVNULL
-        code = subprocess.Popen(command, stdin=null, stdout=null, stderr=null, start_new_session=True).wait()
-        if code:
-            log.warning("measuring the machine in the background ended with code %d; see `tierup doctor`", code)
+        machines = Machines(data_dir)
+        for _ in range(QUIET_TRIES):
+            stored = machines.load(identify())
+            if (stored and stored.measured.is_quiet) or not wait_for_quiet():
+                return
+            # -P: a file of the user's in the current folder must not be taken for one of our modules.
+            command = [sys.executable, "-P", "-m", "tierup.profile.machine", str(data_dir.absolute())]
+            null = subprocess.DEVNULL
+            # In our own session: Linux shares out processors among sessions first, whatever a priority says.
+            code = subprocess.Popen(command, stdin=null, stdout=null, stderr=null, process_group=0).wait()
+            if code:
+                log.warning("measuring the machine in the background ended with code %d; see `tierup doctor`", code)
+                return
     except Exception:  # a fingerprint is never worth more than the program that it runs in
         log.warning("measuring the machine in the background failed", exc_info=True)
 
 
-def measure_when_quiet(
-    machines: Machines,
-    identity: Identity,
-    measure: Callable[[Identity], Machine] = measure,
-    wait: Callable[[], bool] = lambda: False,
-) -> None:
-    """Measures and stores; again, as long as `wait()` returns True, while other work disturbs the figures.
+def wait_for_quiet(
+    busy_s: Callable[[], float] = busy_cpu_s, sleep: Callable[[float], None] = time.sleep, tries: int = QUIET_WAITS
+) -> bool:
+    """Wait until the processors were left alone for a second; False if that does not come."""
+    cpus = os.cpu_count() or 1
+    for _ in range(tries):
+        before_s = busy_s()
+        sleep(1.0)
+        if busy_s() - before_s < (1 - QUIET) * cpus:
+            return True
+    return False
 
-    The quietest record stays. Does nothing while another process measures.
-    """
-    for _ in range(QUIET_TRIES):
-        with machines.measuring(wait_s=0) as free:
-            if not free:
-                return
-            stored = machines.load(identity)
-            if stored and stored.measured.is_quiet:
-                return
-            machine = measure(identity)
-            if not stored or machine.measured.quiet_share > stored.measured.quiet_share:
-                machines.save(machine)
-        if machine.measured.is_quiet or not wait():
+
+def measure_now(machines: Machines, identity: Identity, measure: Callable[[Identity], Machine] = measure) -> None:
+    """Measures and stores, if that was not done quietly yet. The quietest record stays. Does nothing while another
+    process measures."""
+    with machines.measuring(wait_s=0) as free:
+        if not free:
             return
+        stored = machines.load(identity)
+        if stored and stored.measured.is_quiet:
+            return
+        machine = measure(identity)
+        if not stored or machine.measured.quiet_share > stored.measured.quiet_share:
+            machines.save(machine)
 
 
 def main(data_dir: str) -> None:
-    """The background process: one measurement, and more only as long as its parent lives."""
-    parent = os.getppid()
+    """The background process."""
     _yield_to_all_others()
-
-    def wait() -> bool:
-        end_s = time.monotonic() + QUIET_WAIT_S
-        while os.getppid() == parent and time.monotonic() < end_s:
-            time.sleep(1)
-        return os.getppid() == parent
-
-    measure_when_quiet(Machines(Path(data_dir)), identify(), wait=wait)
+    measure_now(Machines(Path(data_dir)), identify())
 
 
 def _yield_to_all_others() -> None:

@@ -158,7 +158,8 @@ def measure_in_background(data_dir: Path) -> threading.Thread:
     The work is done by a process of its own, at idle priority, once nobody else wants the processors: it takes all of
     them for a second or two. The thread that watches it is a daemon: the interpreter never waits for it.
     """
-    thread = threading.Thread(target=_watch, args=(data_dir,), name="tierup-machine", daemon=True)
+    # Identified here: a daemon that dies in an import as the interpreter ends keeps Python's import lock for ever.
+    thread = threading.Thread(target=_watch, args=(data_dir, identify()), name="tierup-machine", daemon=True)
     thread.start()
     return thread
 
@@ -169,12 +170,12 @@ def measure_once(data_dir: Path) -> None:
     measure_in_background(data_dir)
 
 
-def _watch(data_dir: Path) -> None:
+def _watch(data_dir: Path, identity: Identity) -> None:
     """Starts the measuring process when it is needed, and logs if it fails."""
     try:
         machines = Machines(data_dir)
         for _ in range(QUIET_TRIES):
-            stored = machines.load(identify())
+            stored = machines.load(identity)
             if (stored and stored.measured.is_quiet) or not wait_for_quiet():
                 return
             # -P: a file of the user's in the current folder must not be taken for one of our modules.

@@ -10,6 +10,7 @@
 
 #include "machine.hpp"
 #include "perf_counters.hpp"
+#include "python_host.hpp"
 
 namespace nb = nanobind;
 
@@ -29,7 +30,7 @@ std::vector<std::pair<std::string, int>> counter_errors() {
 }  // namespace
 
 void bind_machine(nb::module_& module) {
-  using NoGil = nb::call_guard<nb::gil_scoped_release>;
+  using NoGil = nb::call_guard<WithoutGil>;
   module.def(
       "machine_fma_gflops", [](const std::vector<int>& cpus) { return in_billions(measure_fma_flops(cpus)); },
       nb::arg("cpus"), NoGil(), "The f32 FMA peak of one thread on each CPU, and the share of the cores it got.");

@@ -10,6 +10,7 @@
 #include "numpy_api.hpp"
 #include "pool.hpp"
 #include "python_code.hpp"
+#include "python_host.hpp"
 #include "python_program.hpp"
 #include "python_runner.hpp"
 #include "python_values.hpp"
@@ -33,11 +34,11 @@ NB_MODULE(_native, module) {
   if (_import_array() < 0) throw nb::python_error();
   module.def("set_dtypes", &tierup::set_dtypes, nb::arg("dtypes"));
   module.def("set_call_error", &tierup::set_call_error, nb::arg("type"));
-  module.def("set_threads", &tierup::set_threads, nb::arg("threads"), nb::call_guard<nb::gil_scoped_release>());
+  module.def("set_threads", &tierup::set_threads, nb::arg("threads"), nb::call_guard<tierup::WithoutGil>());
   module.def("threads", &tierup::threads);
-  module.def("hold_pool", [] { tierup::pool().hold(); }, nb::call_guard<nb::gil_scoped_release>());
+  module.def("hold_pool", [] { tierup::pool().hold(); }, nb::call_guard<tierup::WithoutGil>());
   module.def("let_pool_go", [] { tierup::pool().let_go(); });
-  module.def("trim_heap", &trim_heap, nb::call_guard<nb::gil_scoped_release>());
+  module.def("trim_heap", &trim_heap, nb::call_guard<tierup::WithoutGil>());
   tierup::bind_code(module);
   tierup::bind_program(module);
   tierup::bind_runner(module);

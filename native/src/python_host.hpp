@@ -50,6 +50,15 @@ class Gil {
   std::vector<PyObject*> dropped_;
 };
 
+// Guards a whole function that needs no Python. nanobind's own guard ends the process where Python ends the thread.
+class WithoutGil {
+ public:
+  WithoutGil() { gil_.release(); }
+
+ private:
+  Gil gil_;
+};
+
 // A reference to a Python object. Within a call it knows the call's GIL; a constant's is null, as constants die only
 // with their program, while the GIL is held.
 class PythonObject final : public HostObject {

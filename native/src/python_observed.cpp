@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "python_host.hpp"
 #include "python_runner.hpp"
 #include "python_values.hpp"
 
@@ -118,7 +119,7 @@ void bind_observed(nb::module_& module) {
         for (const Counter& counter : RegionCounters::instance().usable()) names.emplace_back(counter.name);
         return names;
       },
-      nb::call_guard<nb::gil_scoped_release>());
+      nb::call_guard<WithoutGil>());
 }
 
 }  // namespace tierup

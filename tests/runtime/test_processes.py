@@ -142,6 +142,21 @@ print("fine")
         assert (done.returncode, done.stdout, done.stderr) == (0, "fine\n", "")
 
 
+def test_the_process_ends_while_daemon_threads_are_in_functions_without_the_gil() -> None:
+    """Such a thread used to end the process with SIGABRT: some climbs ended in one as their process did."""
+    body = """
+from tierup import _native
+def work():
+    while True: _native.trim_heap()
+for _ in range(3): threading.Thread(target=work, daemon=True).start()
+time.sleep(0.05)
+print("fine")
+"""
+    for _ in range(3):
+        done = script(body)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "fine\n", "")
+
+
 def test_idle_workers_use_no_cpu() -> None:
     done = script("""
 model, x = kernel_model(), np.ones(100, np.float32)

@@ -38,10 +38,10 @@ from tierup.lower.tile import (
     Tile,
 )
 from tierup.lower.tiling import tiling
-from tierup.lower.views import row_major
 from tierup.lower.windows import Integers, Spot, Windows
 from tierup.plan.packing import WINOGRAD
 from tierup.plan.regions import Region
+from tierup.plan.strides import Strides
 
 _PLACES = 16
 _TILES = 7  # at least as many in a piece, if they divide the rows of tiles, so that a panel is read seldom enough
@@ -218,7 +218,7 @@ class _Winograd:
 
     def _spot(self, body: list[Statement], place: tuple[str, str], a: int, b: int) -> Spot:
         integers = Integers(body, self._names, self._sizes)
-        images, rows, columns, _ = row_major(self._windows.domain, self._dims)
+        images, rows, columns, _ = Strides(self._dims).row_major(self._windows.domain)
         inside = []
         for start, more, window in ((place[0], a, self._down), (place[1], b, self._along)):
             last = integers.number(self._dims.sub(window.count, 1))
@@ -243,7 +243,7 @@ class _Winograd:
         last = integers.map("sub", (), integers.number(self._dims.sub(self._down.count, 1)), first)
         local = integers.map("min", (), row, last)  # instead of a row beyond the last, the last once more
         place = integers.map("add", (), first, local)
-        images, rows, columns, _ = row_major(windows.domain, self._dims)
+        images, rows, columns, _ = Strides(self._dims).row_major(windows.domain)
         index = self._index(0, ("n", images), ("s", columns), ("j", 1))
         spot = Spot(("s", "j"), index, Index((("j", 1),)), at=((place, self._sizes.of(rows)),))
         inner: list[Statement] = []

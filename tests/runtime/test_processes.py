@@ -131,10 +131,13 @@ def test_the_process_ends_while_workers_spin() -> None:
 def test_the_process_ends_while_daemon_threads_call() -> None:
     body = """
 model, x = copying(), np.ones(1 << 20, np.float32)  # long enough for the GIL to be let go
+calling = threading.Barrier(4)
 def work():
+    model(x=x)
+    calling.wait()
     while True: model(x=x)
 for _ in range(3): threading.Thread(target=work, daemon=True).start()
-time.sleep(0.05)
+calling.wait()
 print("fine")
 """
     for _ in range(3):

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from hashlib import sha256
 from statistics import quantiles
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from tierup.digests import sha256
 from tierup.events import Compared, shapes_text
 from tierup.profile.identity import identify
 from tierup.store.objects import object_key

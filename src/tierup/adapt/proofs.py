@@ -5,7 +5,6 @@ A plan comes with its cases as bytes, so that the process that serves neither im
 
 from __future__ import annotations
 
-import hashlib
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
@@ -18,6 +17,7 @@ from tierup.adapt.messages import Failure, PlacedCase, Prove, Reply
 from tierup.adapt.proof import REASON_LIMIT_CHARS, Proof, Refusal
 from tierup.adapt.workers import AtMost, Presses, Told, WorkersUnavailable
 from tierup.codegen.target import Target
+from tierup.digests import sha256
 from tierup.logs import logger
 from tierup.store.records import KernelError
 
@@ -121,7 +121,7 @@ def in_workers(workers: AtMost, told: Told | None = None, presses: Presses = Fal
 
 
 def _key(job: Prove) -> str:
-    digest = hashlib.sha256(repr(job.target).encode())
+    digest = sha256(repr(job.target).encode())
     for part in (job.case, *job.codes):
         digest.update(len(part).to_bytes(8, "little") + part)
     return digest.hexdigest()

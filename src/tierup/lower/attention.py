@@ -31,7 +31,6 @@ from tierup.lower.tile import (
     Loop,
     Map,
     Reduce,
-    Size,
     Statement,
     Store,
     Tile,
@@ -40,6 +39,7 @@ from tierup.lower.tile import (
 from tierup.lower.views import View, Views, paired
 from tierup.plan.attention import Roles, roles
 from tierup.plan.regions import Region
+from tierup.plan.strides import Strides
 
 _ROWS = (8, 4, 2, 1)  # queries at a time; 8 rows of two vectors keep both multipliers busy
 _VECTORS = 2  # in a panel of keys, and in one of the columns of v
@@ -314,9 +314,6 @@ class _Attention:
         order = self._roles.order or tuple(range(len(self._batch) + 2))
         shape = [*self._batch, self._m, self._e]
         names = [*(f"g{axis}" for axis in range(len(self._batch))), i, "e"]
-        stride: Dim = 1
-        entries: list[tuple[str, Size]] = []
-        for axis in reversed(order):
-            entries.append((names[axis], self._sizes.of(stride)))
-            stride = self._dims.mul(stride, shape[axis])
+        strides = Strides(self._dims).row_major([shape[axis] for axis in order])
+        entries = [(names[axis], self._sizes.of(stride)) for axis, stride in zip(order, strides, strict=True)]
         return Index(tuple(sorted(entries, key=lambda entry: names.index(entry[0]))))

@@ -19,6 +19,7 @@ from math import prod
 from tierup.ir.dims import DimBuilder
 from tierup.ir.graph import Graph, Weights
 from tierup.ir.types import Dim, DType
+from tierup.lower.convolution import Step, convolution_kernel
 from tierup.lower.copied import Copied
 from tierup.lower.depthwise import lower_depthwise
 from tierup.lower.depthwise_bytes import lower_depthwise_bytes
@@ -27,10 +28,8 @@ from tierup.lower.few import lower_few, suits
 from tierup.lower.kernel import Kernel, Panels
 from tierup.lower.names import Names, Sizes
 from tierup.lower.tile import (
-    Buffer,
     Dot,
     Fill,
-    Grid,
     Index,
     Load,
     Loop,
@@ -39,7 +38,6 @@ from tierup.lower.tile import (
     Size,
     Statement,
     Tile,
-    TileProgram,
 )
 from tierup.lower.tiling import CACHED_BYTES, MANY_ROWS, divides, tiling
 from tierup.lower.views import Views
@@ -118,57 +116,38 @@ class _Conv:
 
     def kernel(self) -> Kernel:
         windows = self._windows
-        body = (*(self._copied.statements() if self._copied else ()), *self._rows())
-        sides = (windows.view.base, windows.matrix)
-        kinds = [DType.I32 if self._words is not None else windows.dtype(side) for side in sides]
-        buffers = [Buffer(name, kind) for name, kind in zip(("x", "w"), kinds, strict=True)]
-        buffers += [Buffer(name, windows.dtype(value)) for value, name in self._epilogue.operands.items()]
-        buffers += self._epilogue.outs()
-        if self._copied:
-            buffers.append(Buffer("scratch", windows.kind, "scratch"))
-        grid = tuple(self._grid())
-        vectors = (*(self._copied.vectors if self._copied else ()), "j")
-        program = TileProgram("conv", tuple(buffers), len(self._sizes.dims), grid, body, vectors)
-        return Kernel(
-            program,
-            (windows.view.base, self._matrix(), *self._epilogue.operands, *self._epilogue.results),
-            tuple(self._sizes.dims),
-            tuple((self._extent(axis), step) for axis, step in self._steps()),
-            self._grain(),
-            windows.scaled(self._copied.elems, windows.kind.numpy.itemsize) if self._copied else 0,
-        )
+        data, matrix, copied = windows.view.base, windows.matrix, self._copied
+        kinds = [DType.I32 if self._words is not None else windows.dtype(side) for side in (data, matrix)]
+        return convolution_kernel(
+            "conv", windows, self._epilogue, self._sizes,
+            sides=(("x", data, kinds[0]), ("w", self._matrix(), kinds[1])),
+            body=(*(copied.statements() if copied else ()), *self._rows()), steps=list(self._steps()),
+            vector=(*(copied.vectors if copied else ()), "j"), grain=self._grain(),
+            scratch=(windows.kind, copied.elems) if copied else None,
+        )  # fmt: skip
 
     def _matrix(self) -> int | Panels:
         if self._words is not None and self._windows.constant is not None:
             return Panels(self._windows.constant, self._width, self._words.form)
         return Panels(self._windows.matrix, self._width) if self._packed else self._right.base
 
-    def _steps(self) -> Iterator[tuple[str, int]]:
+    def _steps(self) -> Iterator[Step]:
         """The axes of the grid: panels outside, so that one is used for all rows before the next; or rows, where all
         panels stay in the second cache."""
-        yield "n", 1
+        yield "n", self._windows.domain[0], 1
         if self._windows.group > 1:
-            yield "g", 1
-        rows = [(f"o{a}", 1) for a in range(len(self._outer))]
+            yield "g", self._windows.group, 1
+        rows = [(f"o{a}", axis.count, 1) for a, axis in enumerate(self._outer)]
         if self._flat:
-            rows = [("i", self._tiles[0])]
-        yield from (*rows, ("j", self._width)) if self._by_rows() else (("j", self._width), *rows)
+            rows = [("i", self._last.count, self._tiles[0])]
+        panels = ("j", self._windows.columns, self._width)
+        yield from (*rows, panels) if self._by_rows() else (panels, *rows)
 
     def _by_rows(self) -> bool:
         """Whether threads divide rows, as those of products: so that a thread reads what it wrote itself."""
         bytes = self._terms * self._windows.columns * self._windows.kind.numpy.itemsize
         counts = [axis.count if isinstance(axis.count, int) else MANY_ROWS for axis in self._windows.axes]
         return bytes <= CACHED_BYTES and prod(counts) >= MANY_ROWS
-
-    def _extent(self, axis: str) -> Dim:
-        if axis == "n":
-            return self._windows.domain[0]
-        if axis in ("g", "j"):
-            return self._windows.group if axis == "g" else self._windows.columns
-        return self._last.count if axis == "i" else self._outer[int(axis[1:])].count
-
-    def _grid(self) -> Iterator[Grid]:
-        yield from (Grid(axis, self._sizes.of(self._extent(axis)), step) for axis, step in self._steps())
 
     def _grain(self) -> Dim:
         rows = self._tiles[0] if self._flat else self._last.count

@@ -15,10 +15,12 @@ from math import prod
 from tierup.ir.dims import DimBuilder
 from tierup.ir.graph import Graph, Weights
 from tierup.ir.types import Dim, DType
+from tierup.lower.channels import Channels
+from tierup.lower.convolution import Step, convolution_kernel
 from tierup.lower.epilogue import Epilogue
 from tierup.lower.kernel import Kernel
 from tierup.lower.names import Names, Sizes
-from tierup.lower.tile import Buffer, Fill, Grid, Index, Load, Loop, Map, Statement, Tile, TileProgram
+from tierup.lower.tile import Fill, Index, Load, Loop, Map, Statement, Tile
 from tierup.lower.tiling import MANY_ROWS
 from tierup.lower.views import Views
 from tierup.lower.windows import Bounded, Integers, Spot, Windows
@@ -59,40 +61,30 @@ class _Depthwise:
         self._names, self._sizes = Names(), Sizes()
         self._epilogue = Epilogue(graph, weights, region.nodes, self._names)
         *self._outer, self._last = windows.axes
-        self._channels = windows.group
         lanes = max(1, lanes * 4 // max(4, windows.sum.numpy.itemsize))
         self._pieces = self._closed_pieces() or [[part] for part in self._open_parts()]
         vectors = _OPEN_VECTORS if any(part.border for parts in self._pieces for part in parts) else 1
-        self._width = lanes * min(vectors, -(-self._channels // lanes))
-        self._block = self._width * _divisor(self._channels // self._width, _BLOCK_VECTORS)
-        if self._channels % self._width:
-            self._block = 0  # the grid goes over tiles of channels, the last of them ragged
+        width = lanes * min(vectors, -(-windows.group // lanes))
+        self._channels = Channels.divided(windows.group, width, _BLOCK_VECTORS)
         self._right = Views(graph, weights, self._dims).of(windows.matrix)
         self._half = self._rows_of_a_half()
 
     def kernel(self) -> Kernel:
         windows = self._windows
-        body = tuple(self._piece(parts) for parts in self._pieces)
-        buffers = [Buffer("x", windows.dtype(windows.view.base)), Buffer("w", windows.dtype(windows.matrix))]
-        buffers += [Buffer(name, windows.dtype(value)) for value, name in self._epilogue.operands.items()]
-        buffers += self._epilogue.outs()
-        steps = list(self._steps())
-        grid = tuple(Grid(axis, self._sizes.of(extent), step) for axis, extent, step in steps)
-        program = TileProgram("depthwise", tuple(buffers), len(self._sizes.dims), grid, body, ("j",))
-        return Kernel(
-            program,
-            (windows.view.base, self._right.base, *self._epilogue.operands, *self._epilogue.results),
-            tuple(self._sizes.dims),
-            tuple((extent, step) for _, extent, step in steps),
-            self._grain(),
-        )
+        data, kernel = windows.view.base, self._right.base
+        return convolution_kernel(
+            "depthwise", windows, self._epilogue, self._sizes,
+            sides=(("x", data, windows.dtype(data)), ("w", kernel, windows.dtype(windows.matrix))),
+            body=[self._piece(parts) for parts in self._pieces], steps=list(self._steps()), vector=("j",),
+            grain=self._grain(),
+        )  # fmt: skip
 
-    def _steps(self) -> Iterator[tuple[str, Dim, int]]:
+    def _steps(self) -> Iterator[Step]:
         """The axes of the grid. Threads divide the first: rows, or channels where there are few places, as products of
         images do; then they find in their caches what they wrote. Rows of many channels are divided in two halves, and
         channels inside: the rows of some channels stay in the first cache."""
         rows = [(f"o{a}", axis.count, 1) for a, axis in enumerate(self._outer)]
-        channels = ("b", self._channels, self._block) if self._block else ("j", self._channels, self._width)
+        channels = self._channels.step
         yield ("n", self._windows.domain[0], 1)
         if self._half:
             yield from (("h", 2, 1), channels, ("o0", self._half, 1), *rows[1:])
@@ -101,18 +93,18 @@ class _Depthwise:
 
     def _places(self) -> int:
         """Of the result; where their number is open, many."""
-        many = max(MANY_ROWS, self._channels)
+        many = max(MANY_ROWS, self._channels.count)
         return prod(count if isinstance(count, int) else many for count in self._windows.domain[:-1])
 
     def _rows_of_a_half(self) -> int:
         """Of the first axis; 0 where it is not halved."""
         count = self._outer[0].count if self._outer else 0
-        halved = MANY_ROWS <= self._places() < self._channels and isinstance(count, int) and count % 2 == 0
+        halved = MANY_ROWS <= self._places() < self._channels.count and isinstance(count, int) and count % 2 == 0
         return count // 2 if halved and isinstance(count, int) else 0
 
     def _grain(self) -> Dim:
         taps = prod(axis.kernel for axis in self._windows.axes)
-        work = self._dims.product([self._block or self._width, taps, self._last.count])
+        work = self._dims.product([self._channels.at_once, taps, self._last.count])
         return self._dims.floordiv(_WORK_ELEMS, self._dims.max(work, 1))
 
     # Which windows are taken together.
@@ -189,8 +181,7 @@ class _Depthwise:
             spot = self._spot(part.row)
             result = self._epilogue.write(body, total, self._windows.sum, spot)
             body += self._epilogue.stores(spot.index, result)
-        if self._block:  # inside the row: memory is read in order
-            body = [Loop("j", self._block, self._width, tuple(body))]
+        body = self._channels.each(body)  # inside the row: memory is read in order
         for part in reversed(parts):
             begin, end = self._sizes.of(part.begin), self._sizes.of(part.end)
             body = [Loop(part.row, end, part.rows, tuple(body), begin=begin, exact=True)]
@@ -204,10 +195,7 @@ class _Depthwise:
         if self._half:
             half = self._sizes.of(self._dims.product([self._half, *self._windows.domain[2:]]))
             spot = replace(spot, index=replace(spot.index, axes=(*spot.index.axes, ("h", half))))
-        if not self._block:
-            return spot
-        index, columns = (replace(at, axes=(*at.axes, ("b", 1))) for at in (spot.index, spot.columns))
-        return replace(spot, index=index, columns=columns)
+        return self._channels.inside(spot)
 
     def _level(self, body: list[Statement], parts: Sequence[_Part], a: int, starts: list[str]) -> list[str]:
         """The loops over rows of the kernel; its last axis is written out."""
@@ -292,7 +280,7 @@ class _Depthwise:
     def _fixed(self) -> list[tuple[str, Dim]]:
         """What addresses in the data add beside the row's position and the places that are looked up."""
         windows = self._windows
-        entries: list[tuple[str, Dim]] = [("n", windows.view.strides[0]), *self._channels_at(windows.view.strides[-1])]
+        entries = [("n", windows.view.strides[0]), *self._channels.apart(windows.view.strides[-1])]
         for a, axis in enumerate(self._outer):
             if not axis.padded:
                 entries.append((f"o{a}", windows.scaled(axis.step, axis.stride)))
@@ -301,20 +289,12 @@ class _Depthwise:
                 entries.append((f"t{a}", windows.scaled(axis.step, axis.dilation)))
         return entries
 
-    def _channels_at(self, stride: Dim) -> list[tuple[str, Dim]]:
-        return [("j", stride), ("b", stride)] if self._block else [("j", stride)]
-
     def _weights_at(self, tap: int) -> Index:
         """The weights of a place in the kernel: one row of the matrix for each, in order."""
         down, along = self._right.strides
-        entries = self._channels_at(along)
+        entries = self._channels.apart(along)
         kernels = [axis.kernel for axis in self._windows.axes]
         for a in range(len(self._outer)):
             entries.append((f"t{a}", self._windows.scaled(down, prod(kernels[a + 1 :]))))
         offset = self._dims.add(self._right.offset, self._dims.mul(down, tap))
         return Index(tuple((name, self._sizes.of(step)) for name, step in entries), self._sizes.of(offset))
-
-
-def _divisor(number: int, most: int) -> int:
-    """The largest divisor that is not above `most`."""
-    return max(each for each in range(1, most + 1) if number % each == 0)

@@ -12,19 +12,20 @@ are multiplied as integers.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import product
 from math import prod
 
 from tierup.ir.graph import Graph, Weights
 from tierup.ir.types import Dim, DType
+from tierup.lower.channels import Channels
+from tierup.lower.convolution import Step, convolution_kernel
 from tierup.lower.epilogue import Epilogue
 from tierup.lower.kernel import Kernel
 from tierup.lower.names import Names, Sizes
-from tierup.lower.tile import Buffer, Fill, Grid, Index, Load, Loop, Map, Size, Statement, Store, Tile, TileProgram
+from tierup.lower.tile import Fill, Index, Load, Loop, Map, Size, Statement, Store, Tile
 from tierup.lower.tiling import divided
 from tierup.lower.views import Views
-from tierup.lower.windows import Bounded, Integers, Spot, Windows
+from tierup.lower.windows import Bounded, Integers, Windows
 from tierup.lower.words import Words
 from tierup.plan.regions import Region
 
@@ -56,10 +57,8 @@ class _Depthwise:
         slots = 1 if words is None else words.group
         self._words_of = [rows[first : first + slots] for first in range(0, len(rows), slots)]
         self._moved = words is not None and words.moved
-        self._channels, self._lanes = windows.group, lanes
-        whole = self._channels % lanes == 0
-        self._block = lanes * _divisor(self._channels // lanes, _BLOCK_VECTORS) if whole else 0
-        self._width = self._block or lanes  # channels in scratch; where they are ragged, the grid goes over vectors
+        self._channels = Channels.divided(windows.group, lanes, _BLOCK_VECTORS)
+        self._width = self._channels.at_once  # in scratch
         self._right = Views(graph, weights, self._dims).of(windows.matrix)
         starts = windows.scaled(self._dims.sub(self._last.count, 1), self._last.stride)
         self._span = self._dims.add(starts, (self._last.kernel - 1) * self._last.dilation + 1)
@@ -67,30 +66,22 @@ class _Depthwise:
 
     def kernel(self) -> Kernel:
         windows = self._windows
-        body = tuple(self._statements())
-        sides = (("x", windows.data), ("w", windows.matrix))  # in words they are bytes, whatever those stand for
-        buffers = [Buffer(name, windows.dtype(side) if self._words is None else DType.U8) for name, side in sides]
-        buffers += [Buffer(name, windows.dtype(value)) for value, name in self._epilogue.operands.items()]
-        buffers += [*self._epilogue.outs(), Buffer("scratch", DType.I32, "scratch")]
-        steps = list(self._steps())
-        grid = tuple(Grid(axis, self._sizes.of(extent), step) for axis, extent, step in steps)
-        program = TileProgram("depthwise_bytes", tuple(buffers), len(self._sizes.dims), grid, body, ("j",))
-        return Kernel(
-            program,
-            (windows.view.base, self._right.base, *self._epilogue.operands, *self._epilogue.results),
-            tuple(self._sizes.dims),
-            tuple((extent, step) for _, extent, step in steps),
-            self._grain(),
-            windows.scaled(self._plane, len(self._words_of) * DType.I32.numpy.itemsize),
-        )
+        sides = (windows.data, windows.matrix)  # in words they are bytes, whatever those stand for
+        kinds = [windows.dtype(side) if self._words is None else DType.U8 for side in sides]
+        return convolution_kernel(
+            "depthwise_bytes", windows, self._epilogue, self._sizes,
+            sides=(("x", windows.view.base, kinds[0]), ("w", self._right.base, kinds[1])),
+            body=list(self._statements()), steps=list(self._steps()), vector=("j",), grain=self._grain(),
+            scratch=(DType.I32, windows.scaled(self._plane, len(self._words_of))),
+        )  # fmt: skip
 
-    def _steps(self) -> Iterator[tuple[str, Dim, int]]:
+    def _steps(self) -> Iterator[Step]:
         """The axes of the grid; threads divide rows, or channels where there are more of those, as in depthwise.py."""
         rows = [(f"o{a}", axis.count, 1) for a, axis in enumerate(self._outer)]
-        channels = ("b", self._channels, self._block) if self._block else ("j", self._channels, self._lanes)
-        places = prod(count if isinstance(count, int) else self._channels for count in self._windows.domain[:-1])
+        channels, count = self._channels.step, self._channels.count
+        places = prod(each if isinstance(each, int) else count for each in self._windows.domain[:-1])
         yield ("n", self._windows.domain[0], 1)
-        yield from (*rows, channels) if places >= self._channels else (channels, *rows)
+        yield from (*rows, channels) if places >= count else (channels, *rows)
 
     def _grain(self) -> Dim:
         taps = prod(axis.kernel for axis in self._windows.axes)
@@ -113,10 +104,7 @@ class _Depthwise:
                 inner = tuple(self._tile(f"i{rows}", factors, start))
                 body.append(Loop(f"i{rows}", extent, rows, inner, begin=first, exact=True))
             begin = end
-        yield from self._over_channels(body)
-
-    def _over_channels(self, body: Sequence[Statement]) -> Sequence[Statement]:
-        return (Loop("j", self._block, self._lanes, tuple(body)),) if self._block else body
+        yield from self._channels.each(body)
 
     # Words of the data.
 
@@ -179,7 +167,7 @@ class _Depthwise:
         for number, rows in enumerate(self._words_of):
             word = sum(self._fill() << 8 * slot for slot in range(len(rows)))
             body.append(Store("scratch", self._scratch_at(number), self._word(body, word, ("j",))))
-        inner = tuple(self._over_channels(body))
+        inner = tuple(self._channels.each(body))
         return Loop("p", self._sizes.of(end), 1, inner, begin=self._sizes.of(begin))
 
     def _copied(
@@ -194,7 +182,7 @@ class _Depthwise:
                 word = self._map(body, "and", word, mask[0], axes=("j",))
                 word = self._map(body, "or", word, mask[1], axes=("j",))
             body.append(Store("scratch", self._scratch_at(number), word))
-        inner = tuple(self._over_channels(body))
+        inner = tuple(self._channels.each(body))
         return Loop("p", self._sizes.of(end), 1, inner, begin=self._sizes.of(begin))
 
     def _packed(self, body: list[Statement], bytes_of: Sequence[Load]) -> str:
@@ -211,7 +199,7 @@ class _Depthwise:
     def _data(self, row: _Row, places: dict[tuple[int, int], Bounded]) -> Load:
         """The bytes of one row at the place p, which counts from the first that any window covers."""
         windows, dims = self._windows, self._dims
-        entries: list[tuple[str, Dim]] = [("n", windows.view.strides[0]), *self._channels_at(windows.view.strides[-1])]
+        entries = [("n", windows.view.strides[0]), *self._channels.apart(windows.view.strides[-1])]
         entries.append(("p", self._last.step))
         offset = dims.sub(windows.view.offset, dims.mul(self._last.before, self._last.step))
         at: list[tuple[str, Size]] = []
@@ -230,7 +218,7 @@ class _Depthwise:
 
     def _from_the_vector(self) -> tuple[tuple[str, Size], ...]:
         """Scratch has a block of channels; without blocks, those of the vector of the grid."""
-        return () if self._block else (("j", 0),)
+        return () if self._channels.block else (("j", 0),)
 
     # Words of the kernel, and sums.
 
@@ -245,7 +233,7 @@ class _Depthwise:
                 for row in rows:
                     flat = sum(each * prod(kernels[a + 1 :]) for a, each in enumerate(row)) * self._last.kernel + tap
                     offset = self._dims.add(self._right.offset, self._dims.mul(down, flat))
-                    index = self._index(self._channels_at(along), offset)
+                    index = self._index(self._channels.apart(along), offset)
                     loads.append(Load(self._names.new("w"), Tile(DType.I32, ("j",)), "w", index))
                 found[number, tap] = self._packed(body, loads)
         return found
@@ -272,7 +260,7 @@ class _Depthwise:
             value = self._names.new("v")
             body.append(Load(value, Tile(DType.I32, (row, "j")), "scratch", index))
             total = self._dot(body, value, factor, total, (row, "j"))
-        spot = self._spot(row)
+        spot = self._channels.inside(self._windows.spot(self._sizes, row, grouped=False))
         result = self._epilogue.write(body, total, DType.I32, spot)
         body += self._epilogue.stores(spot.index, result)
         yield from body
@@ -282,13 +270,6 @@ class _Depthwise:
             return self._map(body, "add", total, self._map(body, "mul", data, factor, axes=axes), axes=axes)
         sides = (factor, data) if self._words.swapped else (data, factor)
         return self._map(body, self._words.op, *sides, total, axes=axes)
-
-    def _spot(self, row: str) -> Spot:
-        spot = self._windows.spot(self._sizes, row, grouped=False)
-        if not self._block:
-            return spot
-        index, columns = (replace(at, axes=(*at.axes, ("b", 1))) for at in (spot.index, spot.columns))
-        return replace(spot, index=index, columns=columns)
 
     # Small statements.
 
@@ -304,13 +285,5 @@ class _Depthwise:
         body.append(Fill(name, Tile(DType.I32, axes), bits - (1 << 32) if bits >= 1 << 31 else bits))
         return name
 
-    def _channels_at(self, stride: Dim) -> list[tuple[str, Dim]]:
-        return [("j", stride), ("b", stride)] if self._block else [("j", stride)]
-
     def _index(self, entries: Sequence[tuple[str, Dim]], offset: Dim) -> Index:
         return Index(tuple((name, self._sizes.of(step)) for name, step in entries), self._sizes.of(offset))
-
-
-def _divisor(number: int, most: int) -> int:
-    """The largest divisor that is not above `most`."""
-    return max(each for each in range(1, most + 1) if number % each == 0)

@@ -15,13 +15,12 @@ from math import prod
 
 from tierup.ir.graph import Graph, Weights
 from tierup.ir.types import Dim
+from tierup.lower.convolution import Step, convolution_kernel
 from tierup.lower.epilogue import Epilogue
 from tierup.lower.kernel import Kernel, Panels
 from tierup.lower.names import Names, Sizes
 from tierup.lower.tile import (
-    Buffer,
     Fill,
-    Grid,
     Index,
     Load,
     Loop,
@@ -31,7 +30,6 @@ from tierup.lower.tile import (
     Statement,
     Store,
     Tile,
-    TileProgram,
 )
 from tierup.lower.windows import Bounded, Integers, Windows
 from tierup.plan.regions import Region
@@ -99,26 +97,17 @@ class _Few:
         self._copied = any(strip.copied for strip in self._strips)
 
     def kernel(self) -> Kernel:
-        windows = self._windows
+        windows, data, matrix = self._windows, self._windows.view.base, self._windows.matrix
         body = tuple(self._tile("i", self._strips[0])) if self._flat else tuple(self._body())
-        buffers = [Buffer("x", windows.dtype(windows.view.base)), Buffer("w", windows.dtype(windows.matrix))]
-        buffers += [Buffer(name, windows.dtype(value)) for value, name in self._epilogue.operands.items()]
-        buffers += self._epilogue.outs()
-        if self._copied:
-            buffers.append(Buffer("scratch", windows.sum, "scratch"))
         steps = list(self._steps())
-        grid = tuple(Grid(axis, self._sizes.of(extent), step) for axis, extent, step in steps)
-        vector = _lane_axes(grid, body)
-        return Kernel(
-            TileProgram("few", tuple(buffers), len(self._sizes.dims), grid, body, vector),
-            (windows.view.base, Panels(windows.matrix, 1), *self._epilogue.operands, *self._epilogue.results),
-            tuple(self._sizes.dims),
-            tuple((extent, step) for _, extent, step in steps),
-            self._grain(),
-            self._scratch_bytes() if self._copied else 0,
-        )
+        return convolution_kernel(
+            "few", windows, self._epilogue, self._sizes,
+            sides=(("x", data, windows.dtype(data)), ("w", Panels(matrix, 1), windows.dtype(matrix))),
+            body=body, steps=steps, vector=_lane_axes(steps, body), grain=self._grain(),
+            scratch=(windows.sum, self._scratch_elems()) if self._copied else None,
+        )  # fmt: skip
 
-    def _steps(self) -> Iterator[tuple[str, Dim, int]]:
+    def _steps(self) -> Iterator[Step]:
         """The axes of the grid: results of a place inside, which all read the same data."""
         yield "n", self._windows.domain[0], 1
         if self._windows.group > 1:
@@ -174,13 +163,12 @@ class _Few:
         row = self._row_elems(strip)
         return [(f"t{a}", self._windows.scaled(row, prod(kernels[a + 1 :]))) for a in range(len(kernels))]
 
-    def _scratch_bytes(self) -> Dim:
+    def _scratch_elems(self) -> Dim:
         most: Dim = 0
         for strip in self._strips:
             if strip.copied:
                 most = self._dims.max(most, self._row_elems(strip))
-        rows = prod(axis.kernel for axis in self._outer)
-        return self._dims.mul(most, rows * self._windows.sum.numpy.itemsize)
+        return self._dims.mul(most, prod(axis.kernel for axis in self._outer))
 
     def _body(self) -> Iterator[Statement]:
         for strip in self._strips:
@@ -344,9 +332,9 @@ class _Few:
         return self._index([*self._fixed(), *self._unpadded_taps(), *taps, (row, along), ("k", 1)], ahead)
 
 
-def _lane_axes(grid: Sequence[Grid], body: Sequence[Statement]) -> tuple[str, ...]:
+def _lane_axes(grid: Sequence[Step], body: Sequence[Statement]) -> tuple[str, ...]:
     """Rows of tiles; what is copied; and, where they meet, the sum's."""
-    steps = {axis.axis: axis.step for axis in grid} | dict(_loops(body))
+    steps = {axis: step for axis, _, step in grid} | dict(_loops(body))
     rows = [axis for axis, step in steps.items() if axis.startswith("i") and step > 1]
     return (*(axis for axis in ("q",) if axis in steps), *rows, "k")
 

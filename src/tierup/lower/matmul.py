@@ -44,11 +44,12 @@ from tierup.lower.tile import (
     TileProgram,
 )
 from tierup.lower.tiling import CACHED_BYTES, MANY_ROWS, TILES, divided, panel_vectors
-from tierup.lower.views import View, Views, row_major
+from tierup.lower.views import View, Views
 from tierup.lower.windows import Spot
 from tierup.lower.words import Words, words_for
 from tierup.plan.products import Right, constant_right
 from tierup.plan.regions import Region
+from tierup.plan.strides import Strides
 
 # Of rows whose number is open. Three rows ran at 114 GFLOP/s, two and then one at 71; a tile more is a tenth more to
 # compile. One row behind others waits for the cache: five as four and one ran at 96, as three and two at 113.
@@ -237,7 +238,7 @@ class _Matmul:
 
     def _result_index(self, i: str) -> Index:
         """Elements of the result, and of what has its shape."""
-        strides = row_major((*self._batch, self._m, self._n), self._dims)
+        strides = Strides(self._dims).row_major((*self._batch, self._m, self._n))
         return self._at(View(0, (), strides), i, "j")
 
     def _grain(self) -> Dim:
@@ -382,7 +383,7 @@ class _Matmul:
     def _spot(self, i: str) -> Spot:
         """Where the results of a tile of rows lie."""
         names = [*(f"g{axis}" for axis in range(len(self._batch))), i]
-        strides = zip(names, row_major((*self._batch, self._m), self._dims), strict=True)
+        strides = zip(names, Strides(self._dims).row_major((*self._batch, self._m)), strict=True)
         rows = Index(self._from_block([(name, self._sizes.of(stride)) for name, stride in strides], i))
         return Spot((i, "j"), self._result_index(i), Index((("j", 1),)), rows)
 

@@ -38,7 +38,7 @@ from tierup.lower.tile import (
     Tile,
     TileProgram,
 )
-from tierup.lower.views import View, Views, row_major
+from tierup.lower.views import View, Views
 from tierup.plan.packing import grouped
 from tierup.plan.recurrent import roles
 from tierup.plan.regions import RECURRENCES, Region, shape_of, tensor
@@ -344,7 +344,7 @@ class _Recurrence:
 
     def _y_view(self) -> View:
         shape = (self._time, self._batch, self._hidden)
-        return View(self._roles.y, shape, row_major(shape, self._dims))
+        return View(self._roles.y, shape, Strides(self._dims).row_major(shape))
 
     def _time_index(self, view: View, i: str, gate: int) -> Index:
         """Elements of this step; the first step is the last in memory where time runs backwards."""

@@ -1,18 +1,22 @@
 """Values as other memory: what a chain of transposes, reshapes, broadcasts and slices leads to.
 
 A view is a base value, an offset and one stride for each axis, all in elements. Reading through it replaces the copies
-that the chain would make.
+that the chain would make. Unlike a form (`plan/forms.py`), it holds in every call: nothing has to be checked.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
 from tierup.ir.dims import DimBuilder
 from tierup.ir.graph import Graph, Node, ValueId, Weights
 from tierup.ir.types import Dim, Shape, TensorType
 from tierup.lower.sources import constant_scalar
+from tierup.plan.forms import VIEWS
+from tierup.plan.moves import reshaped, sliced, transposed
+from tierup.plan.sources import Linear
+from tierup.plan.strides import Strides
 
 
 @dataclass(frozen=True)
@@ -28,11 +32,22 @@ class View:
     offset: Dim = 0
     factors: tuple[tuple[str, float], ...] = ()
 
+    @property
+    def at(self) -> Linear:
+        return Linear(self.offset, self.strides)
+
+    def transposed(self, order: Sequence[int]) -> View:
+        """With its axes in another order."""
+        return self.moved(transposed(self.at, order), tuple(self.shape[axis] for axis in order))
+
     def swapped(self) -> View:
         """With its last two axes exchanged."""
-        *shape, a, b = self.shape
-        *strides, s, t = self.strides
-        return replace(self, shape=(*shape, b, a), strides=(*strides, t, s))
+        *others, rows, columns = range(len(self.shape))
+        return self.transposed((*others, columns, rows))
+
+    def moved(self, at: Linear, shape: Shape) -> View:
+        """The same base, read elsewhere."""
+        return replace(self, shape=shape, strides=at.strides, offset=at.offset)
 
 
 class Views:
@@ -40,6 +55,7 @@ class Views:
 
     def __init__(self, graph: Graph, weights: Weights, dims: DimBuilder, *, scaled: bool = False) -> None:
         self._graph, self._weights, self._dims, self._scaled = graph, weights, dims, scaled
+        self._strides = Strides(dims)
         self._producer = {v: node for node in graph.nodes for v in node.outputs if v is not None}
         self._known: dict[ValueId, View] = {}
 
@@ -56,7 +72,7 @@ class Views:
     def reshaped(self, value: ValueId, shape: Shape) -> View:
         """A value's view under another shape; of itself where its view has gaps."""
         view = self._reshaped(self.of(value), shape)
-        return view if view is not None else View(value, shape, row_major(shape, self._dims))
+        return view if view is not None else View(value, shape, self._strides.row_major(shape))
 
     def _shape(self, value: ValueId) -> Shape:
         type = self._graph.type(value)
@@ -67,13 +83,13 @@ class Views:
     def itself(self, value: ValueId) -> View:
         """A value as it lies in memory, whatever it was made of."""
         shape = self._shape(value)
-        return View(value, shape, row_major(shape, self._dims))
+        return View(value, shape, self._strides.row_major(shape))
 
     def _through(self, value: ValueId) -> View | None:
         node = self._producer.get(value)
         if node is not None and self._scaled and node.op in ("core.mul", "core.div"):
             return self._multiplied(node, self._shape(value))
-        if node is None or node.op not in ("core.transpose", "core.reshape", "core.broadcast", "core.slice"):
+        if node is None or node.op not in VIEWS:
             return None
         source = node.inputs[0]
         assert source is not None
@@ -82,10 +98,7 @@ class Views:
             return None
         view = self.of(source)
         if node.op == "core.transpose":
-            order = node.attrs["perm"]
-            return replace(
-                view, shape=tuple(view.shape[a] for a in order), strides=tuple(view.strides[a] for a in order)
-            )
+            return view.transposed(node.attrs["perm"])
         if node.op == "core.broadcast":
             return self._repeated(view, self._shape(value))
         if node.op == "core.slice":
@@ -118,39 +131,19 @@ class Views:
         starts = dict(self._graph.weights).get(node.inputs[1]) if node.inputs[1] is not None else None
         if starts is None or any(step < 1 for step in node.attrs["steps"]):
             return None
-        offset, strides = view.offset, list(view.strides)
-        for axis, step, start in zip(
-            node.attrs["axes"], node.attrs["steps"], self._weights[starts].tolist(), strict=True
-        ):
-            size = view.shape[axis]
-            first = start if start >= 0 else self._dims.max(self._dims.add(size, start), 0)
-            offset = self._dims.add(offset, self._dims.mul(first, strides[axis]) if first != 0 else 0)
-            strides[axis] = self._dims.mul(strides[axis], step)
-        return replace(view, shape=shape, strides=tuple(strides), offset=offset)
+        firsts = [
+            start if start >= 0 else self._dims.max(self._dims.add(view.shape[axis], start), 0)
+            for axis, start in zip(node.attrs["axes"], self._weights[starts].tolist(), strict=True)
+        ]
+        cuts = dict(zip(node.attrs["axes"], zip(firsts, node.attrs["steps"], strict=True), strict=True))
+        return view.moved(sliced(view.at, cuts, self._strides), shape)
 
     def _reshaped(self, view: View, shape: Shape) -> View | None:
-        """Axes that stay keep their strides; those between must lie without gaps, and are divided anew."""
-        old = [(size, stride) for size, stride in zip(view.shape, view.strides, strict=True) if size != 1]
-        new = [size for size in shape if size != 1]
-        front = 0
-        while front < min(len(old), len(new)) and old[front][0] == new[front]:
-            front += 1
-        back = 0
-        while back < min(len(old), len(new)) - front and old[-1 - back][0] == new[-1 - back]:
-            back += 1
-        middle = old[front : len(old) - back]
-        for (_, outer), (size, inner) in pairwise(middle):
-            if outer != self._dims.mul(size, inner):
-                return None
-        strides = [stride for _, stride in old[:front]]
-        divided = new[front : len(new) - back]
-        if bool(middle) != bool(divided):
+        at = reshaped(view.at, view.shape, shape, self._strides)
+        if at is None:
             return None
-        for position in range(len(divided)):
-            strides.append(self._dims.mul(middle[-1][1], self._dims.product(divided[position + 1 :])))
-        strides += [stride for _, stride in old[len(old) - back :]]
-        left = iter(strides)
-        return replace(view, shape=shape, strides=tuple(1 if size == 1 else next(left) for size in shape))
+        steps = tuple(1 if size == 1 else stride for size, stride in zip(shape, at.strides, strict=True))
+        return view.moved(Linear(at.offset, steps), shape)  # of one element it does not matter; 1 reads as side by side
 
 
 def paired(view: View, dims: DimBuilder) -> View | None:
@@ -162,13 +155,3 @@ def paired(view: View, dims: DimBuilder) -> View | None:
     halved = tuple(dims.floordiv(stride, 2) for stride in strides)
     offset = dims.floordiv(view.offset, 2)
     return replace(view, shape=(*shape, dims.floordiv(columns, 2)), strides=(*halved, 1), offset=offset)
-
-
-def row_major(shape: Shape, dims: DimBuilder) -> tuple[Dim, ...]:
-    """The strides of elements that lie one after another."""
-    strides: list[Dim] = []
-    stride: Dim = 1
-    for size in reversed(shape):
-        strides.insert(0, stride)
-        stride = dims.mul(stride, size)
-    return tuple(strides)

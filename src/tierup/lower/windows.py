@@ -13,9 +13,10 @@ from tierup.ir.graph import Graph, ValueId, Weights
 from tierup.ir.types import Dim, DType, TensorType
 from tierup.lower.names import Names, Sizes
 from tierup.lower.tile import Fill, Index, Map, Position, Reduce, Size, Statement, Tile
-from tierup.lower.views import View, Views, row_major
+from tierup.lower.views import View, Views
 from tierup.plan.products import constant_right
 from tierup.plan.regions import Region
+from tierup.plan.strides import Strides
 
 _MANY = 64  # channels that are more than one panel of sums has
 
@@ -109,7 +110,7 @@ class Windows:
         if view.strides[-1] != 1 or not all(isinstance(size, int) and size % group == 0 for size in sizes):
             whole = self._type(self.data).shape
             assert whole is not None
-            view = _without(View(self.data, whole, row_major(whole, self.dims)), self._kept)
+            view = _without(View(self.data, whole, Strides(self.dims).row_major(whole)), self._kept)
         in_words = [self.dims.floordiv(size, group) for size in (*view.strides[:-1], view.offset)]
         found.channels = self.channels // group
         found.view = View(view.base, (*view.shape[:-1], found.channels), (*in_words[:-1], 1), in_words[-1])
@@ -129,7 +130,7 @@ class Windows:
 
     def spot(self, sizes: Sizes, row: str, *, grouped: bool) -> Spot:
         """The place of results in rows `row` and columns j, of a group g or of all, inside the loops n, o0, o1, ..."""
-        strides = row_major(self.domain, self.dims)
+        strides = Strides(self.dims).row_major(self.domain)
         names = ["n", *(f"o{a}" for a in range(len(self.axes) - 1)), row, "j"]
         entries = [(name, sizes.of(stride)) for name, stride in zip(names, strides, strict=True)]
         shared = (("g", self.columns),) if grouped else ()

@@ -20,15 +20,14 @@ from dataclasses import replace
 
 from tierup.ir.graph import Graph, Weights
 from tierup.ir.types import Dim, DType
+from tierup.lower.convolution import convolution_kernel
 from tierup.lower.copied import Copied
 from tierup.lower.epilogue import Epilogue
 from tierup.lower.kernel import Kernel, Panels
 from tierup.lower.names import Names, Sizes
 from tierup.lower.tile import (
-    Buffer,
     Dot,
     Fill,
-    Grid,
     Index,
     Load,
     Loop,
@@ -37,13 +36,12 @@ from tierup.lower.tile import (
     Statement,
     Store,
     Tile,
-    TileProgram,
 )
 from tierup.lower.tiling import tiling
-from tierup.lower.views import row_major
 from tierup.lower.windows import Integers, Spot, Windows
 from tierup.plan.packing import WINOGRAD
 from tierup.plan.regions import Region
+from tierup.plan.strides import Strides
 
 _PLACES = 16
 _TILES = 7  # at least as many in a piece, if they divide the rows of tiles, so that a panel is read seldom enough
@@ -78,31 +76,17 @@ class _Winograd:
         self._sums = self._dims.add(self._data, windows.scaled(self._place, _PLACES))
 
     def kernel(self) -> Kernel:
-        windows = self._windows
-        body = (*self._copied.statements(), self._transform(), *self._tiled(), *self._again())
-        buffers = [Buffer("x", windows.dtype(windows.view.base)), Buffer("w", windows.dtype(windows.matrix))]
-        buffers.append(Buffer("g", windows.dtype(windows.matrix)))
-        buffers += [Buffer(name, windows.dtype(value)) for value, name in self._epilogue.operands.items()]
-        buffers += [*self._epilogue.outs(), Buffer("scratch", windows.sum, "scratch")]
+        windows, data, matrix = self._windows, self._windows.view.base, self._windows.matrix
+        kind, panels = windows.dtype(matrix), Panels(matrix, self._width, WINOGRAD)
         strips = self._copied.outer[0].count
-        steps = (("n", windows.domain[0], 1), ("j", windows.columns, self._width), ("o0", strips, 1))
-        grid = tuple(Grid(axis, self._sizes.of(extent), step) for axis, extent, step in steps)
-        vector = (*self._copied.vectors, "v", "j")
-        elems = self._dims.add(self._sums, _PLACES * self._steps[0] * self._width)
-        return Kernel(
-            TileProgram("winograd", tuple(buffers), len(self._sizes.dims), grid, body, vector),
-            (
-                windows.view.base,
-                Panels(windows.matrix, self._width, WINOGRAD),
-                windows.matrix,
-                *self._epilogue.operands,
-                *self._epilogue.results,
-            ),
-            tuple(self._sizes.dims),
-            tuple((extent, step) for _, extent, step in steps),
-            self._grain(),
-            windows.scaled(elems, windows.sum.numpy.itemsize),
-        )
+        return convolution_kernel(
+            "winograd", windows, self._epilogue, self._sizes,
+            sides=(("x", data, windows.dtype(data)), ("w", panels, kind), ("g", matrix, kind)),
+            body=(*self._copied.statements(), self._transform(), *self._tiled(), *self._again()),
+            steps=(("n", windows.domain[0], 1), ("j", windows.columns, self._width), ("o0", strips, 1)),
+            vector=(*self._copied.vectors, "v", "j"), grain=self._grain(),
+            scratch=(windows.sum, self._dims.add(self._sums, _PLACES * self._steps[0] * self._width)),
+        )  # fmt: skip
 
     def _aligned(self, elems: Dim) -> Dim:
         return self._windows.scaled(self._dims.ceildiv(elems, _ALIGNED), _ALIGNED)
@@ -234,7 +218,7 @@ class _Winograd:
 
     def _spot(self, body: list[Statement], place: tuple[str, str], a: int, b: int) -> Spot:
         integers = Integers(body, self._names, self._sizes)
-        images, rows, columns, _ = row_major(self._windows.domain, self._dims)
+        images, rows, columns, _ = Strides(self._dims).row_major(self._windows.domain)
         inside = []
         for start, more, window in ((place[0], a, self._down), (place[1], b, self._along)):
             last = integers.number(self._dims.sub(window.count, 1))
@@ -259,7 +243,7 @@ class _Winograd:
         last = integers.map("sub", (), integers.number(self._dims.sub(self._down.count, 1)), first)
         local = integers.map("min", (), row, last)  # instead of a row beyond the last, the last once more
         place = integers.map("add", (), first, local)
-        images, rows, columns, _ = row_major(windows.domain, self._dims)
+        images, rows, columns, _ = Strides(self._dims).row_major(windows.domain)
         index = self._index(0, ("n", images), ("s", columns), ("j", 1))
         spot = Spot(("s", "j"), index, Index((("j", 1),)), at=((place, self._sizes.of(rows)),))
         inner: list[Statement] = []

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
 from tierup.ir.graph import Graph, Node, ValueId
 from tierup.ir.ops.sizes import never_negative
 from tierup.ir.types import Dim, DType, Shape, Sym, TensorType
 from tierup.plan.contents import Contents, is_exact
+from tierup.plan.moves import reshaped, sliced, transposed
 from tierup.plan.sources import Bent, Change, Count, Known, Linear, Read, Source, Term, linears, rearranged
 from tierup.plan.strides import Strides
 from tierup.reference.bind import LOOKUPS
@@ -110,14 +110,14 @@ class Forms:
     def _moved(self, node: Node, form: Form) -> Form | None:
         """What a movement node makes of the form of its first input."""
         if node.op == "core.transpose":
-            order = node.attrs["perm"]
-            return self._changed(form, lambda at: Linear(at.offset, tuple(at.strides[axis] for axis in order)))
+            return self._changed(form, lambda at: transposed(at, node.attrs["perm"]))
         if node.op == "core.broadcast":
             return self.stretched(form, self.shape(node.inputs[0]), self.shape(node.outputs[0]))
         if node.op == "core.slice":
             return self._sliced(node, form)
         if node.op == "core.reshape":
-            return self._reshaped(form, self.shape(node.inputs[0]), self.shape(node.outputs[0]))
+            old, new = self.shape(node.inputs[0]), self.shape(node.outputs[0])
+            return self._changed(form, lambda at: reshaped(at, old, new, self._strides))
         if not isinstance(form.source, Read):
             return None
         if node.op == "core.pad":
@@ -185,39 +185,8 @@ class Forms:
         for (axis, (start, step)), end in zip(cuts.items(), ends, strict=True):
             first, last = (start, end) if step > 0 else (self._dims.add(end, 1), self._dims.add(start, 1))
             checks += (*self.at_most(0, first), *self.at_most(last, size[axis]))
-
-        def change(at: Linear) -> Linear:
-            offset, strides = at.offset, list(at.strides)
-            for axis, (start, step) in cuts.items():
-                offset = self._dims.add(offset, self._strides.times(start, strides[axis]))
-                strides[axis] = self._strides.times(strides[axis], step)
-            return Linear(offset, tuple(strides))
-
-        changed = self._changed(form, change)
+        changed = self._changed(form, lambda at: sliced(at, cuts, self._strides))
         return changed and replace(changed, checks=tuple(checks))
-
-    def _reshaped(self, form: Form, old: Shape, new: Shape) -> Form | None:
-        """Axes are joined where they lie without gaps between them, and divided anew."""
-        sources = [axis for axis, size in enumerate(old) if size != 1]
-        results = [axis for axis, size in enumerate(new) if size != 1]
-        groups = self._strides.groups(tuple(old[a] for a in sources), tuple(new[a] for a in results))
-        if groups is None:
-            return None
-
-        def change(at: Linear) -> Linear | None:
-            strides: list[Dim] = [0] * len(new)
-            for before, after in groups:
-                joined = [sources[i] for i in before]
-                for outer, inner in pairwise(joined):
-                    if at.strides[outer] != self._strides.times(at.strides[inner], old[inner]):
-                        return None
-                stride = at.strides[joined[-1]] if joined else 0
-                for j in reversed(after):
-                    strides[results[j]] = stride
-                    stride = self._strides.times(stride, new[results[j]])
-            return Linear(at.offset, tuple(strides))
-
-        return self._changed(form, change)
 
     def _iota(self, node: Node, index: int) -> Form:
         rank = len(self.shape(node.outputs[0]))

@@ -5,7 +5,6 @@ any timing. What the kernel does not say is left at its neutral value (an empty 
 Two machines with the same `Identity.key` can share measurements.
 """
 
-import hashlib
 import math
 import os
 import platform
@@ -15,6 +14,8 @@ from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
+
+from tierup.digests import sha256
 
 ROOT = Path("/")
 
@@ -102,7 +103,7 @@ class Identity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def key(self) -> str:
         """A digest of `key_parts`: 32 hexadecimal digits."""
-        return hashlib.sha256(msgspec.json.encode(self.key_parts)).hexdigest()[:32]
+        return sha256(msgspec.json.encode(self.key_parts)).hexdigest()[:32]
 
 
 def identify(

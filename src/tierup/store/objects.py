@@ -16,7 +16,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from hashlib import sha256
 from pathlib import Path
 from typing import Annotated
 
@@ -24,6 +23,7 @@ import msgspec
 from msgspec import Meta
 
 from tierup.codegen.target import Target
+from tierup.digests import sha256
 from tierup.errors import StoreError
 from tierup.private import check_private, make_private, open_own, write_whole
 from tierup.store.versions import emitter_version, llvm_version

@@ -13,10 +13,10 @@ import mmap
 import os
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
-from hashlib import sha256
 
 import msgspec
 
+from tierup.digests import sha256
 from tierup.errors import StoreError
 from tierup.logs import logger
 from tierup.private import check_private, make_private, open_own, read_own, write_whole

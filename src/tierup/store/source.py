@@ -13,8 +13,9 @@ import stat
 import threading
 import time
 from collections.abc import Callable
-from hashlib import sha256
 from typing import Any
+
+from tierup.digests import sha256
 
 PIECE_BYTES = 1 << 20
 _THREADED_BYTES = 8 << 20  # below, starting a thread costs as much as it saves

@@ -6,8 +6,9 @@ import importlib.util
 import os
 import re
 from functools import cache
-from hashlib import sha256
 from pathlib import Path
+
+from tierup.digests import sha256
 
 _ROOT = Path(__file__).parent.parent
 _EMITTER = ("codegen", "codegen/llvm", "lower")

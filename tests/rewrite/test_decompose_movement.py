@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from onnx import TensorProto
+from onnx import TensorProto, numpy_helper
 from tests.rewrite.lowered import assert_equal, check, f, lowered
 from tests.security.models import model, node, value
 
@@ -25,15 +25,28 @@ def test_pads_whose_signs_the_call_decides(pads: tuple[int, ...], mode: str) -> 
     check("Pad", x, np.array(pads), mode=mode, fixed=[(1, 0)])
 
 
-@pytest.mark.parametrize("pads", [(-3, 0, -3, 0), (-6, 0, 0, 0), (0, -8, 0, 3)])
-def test_pads_that_cut_more_than_there_is(pads: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("pads", [(-3, 0, -3, 0), (-6, 0, 0, 0), (0, -8, 0, 3), (0, -800, 0, 803)])
+@pytest.mark.parametrize("known", [False, True])
+def test_pads_that_cut_more_than_there_is(pads: tuple[int, ...], known: bool) -> None:
+    """The whole may have a size although what is kept has none: nothing is written outside."""
+    given = [] if known else [value("pads", (4,), TensorProto.INT64)]
+    weights = [numpy_helper.from_array(np.array(pads), "pads")] if known else []
     nodes = [node("Pad", ["x", "pads"], ["y"], mode="constant")]
-    pad = model(nodes, [value("x", ("n", "m")), value("pads", (4,), TensorProto.INT64)], [value("y", ("a", "b"))])
+    pad = model(nodes, [value("x", ("n", "m")), *given], [value("y", ("a", "b"))], weights)
     for tier in (0, 1):
         loaded = tierup.load(pad, config=Config(force_tier=tier))
-        assert loaded(x=f(5, 7), pads=np.array([1, 0, -1, 0]))["y"].shape == (5, 7)
         with pytest.raises(InputError):
-            loaded(x=f(5, 7), pads=np.array(pads))
+            loaded.run({"x": f(5, 7)} | ({} if known else {"pads": np.array(pads)}))
+
+
+@pytest.mark.parametrize("split", [(-3, 8), (8, -3), (-300, 305)])
+def test_parts_of_a_split_that_do_not_fit(split: tuple[int, int]) -> None:
+    nodes = [node("Split", ["x", "split"], ["a", "b"]), node("Concat", ["b", "a"], ["y"], axis=0)]
+    parts = model(nodes, [value("x", ("n", 7)), value("split", (2,), TensorProto.INT64)], [value("y", ("n", 7))])
+    loaded = tierup.load(parts, config=Config(force_tier=1))
+    assert loaded(x=f(5, 7), split=np.array([2, 3]))["y"].shape == (5, 7)
+    with pytest.raises(InputError):
+        loaded(x=f(5, 7), split=np.array(split))
 
 
 def test_bodies_of_flex_attention_are_lowered_where_their_ranks_are_known() -> None:

@@ -243,6 +243,31 @@ def test_jumps_are_hit() -> None:
     assert "simple elements" in reason
 
 
+def small_floats() -> onnx.ModelProto:
+    kind = onnx.TensorProto.FLOAT8E4M3FN
+    nodes = [
+        node("Exp", ["x"], ["a"]),
+        node("Cast", ["a"], ["b"], to=kind),
+        node("Cast", ["b"], ["c"], to=onnx.TensorProto.FLOAT),
+        node("Softmax", ["c"], ["y"]),
+    ]
+    made = model(nodes, [value("x", ("n", 37))], [value("b", ("n", 37), kind), value("y", ("n", 37))])
+    made.opset_import[0].version = 19  # where Cast begins to know them
+    return made
+
+
+def test_casts_to_and_from_eight_bits() -> None:
+    for alone in cases(small_floats()):
+        proof = proof_of(alone.case)
+        assert (proof.passed, proof.reason) == (True, "")
+
+
+def test_a_cast_to_eight_bits_that_does_not_saturate() -> None:
+    case = cases(small_floats())[0].case
+    damaged = changed(case, r"fill 448.0", "fill 240.0")
+    assert "result 0" in refused(damaged)
+
+
 def test_bools_that_are_not_written() -> None:
     case = below()
     broken = edited(case, lambda s: None if isinstance(s, Store) else s)

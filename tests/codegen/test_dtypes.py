@@ -26,6 +26,7 @@ REGISTERS = (
     DType.F32, DType.F64, DType.BOOL, DType.I8, DType.U8, DType.I16, DType.U16, DType.I32, DType.U32, DType.I64,
     DType.U64,
 )  # fmt: skip
+SMALL = (DType.F8E4M3FN, DType.F8E4M3FNUZ, DType.F8E5M2, DType.F8E5M2FNUZ, DType.F4E2M1)
 MEMORY = (*REGISTERS, DType.F16, DType.BF16)
 TARGETS = (AVX2, AVX512, NEON)
 STEPS = (16, 1, 3)
@@ -181,6 +182,48 @@ def test_sixteen_bit_floats_are_written_rounded(dtype: DType, step: int) -> None
     numbers = ~np.isnan(x)
     np.testing.assert_array_equal(np.isnan(y.astype(np.float32)), ~numbers)
     np.testing.assert_array_equal(y[numbers].view(np.uint16), want[numbers].view(np.uint16))
+
+
+@pytest.mark.parametrize("dtype", SMALL, ids=lambda dtype: dtype.value)
+@pytest.mark.parametrize("step", [16, 1])
+def test_every_small_float_is_read(dtype: DType, step: int) -> None:
+    x = np.arange(1 << dtype.bits, dtype=np.uint8).view(dtype.numpy)
+    y, want = moved(x, dtype, DType.F32, step), x.astype(np.float32)
+    np.testing.assert_array_equal(y, want)
+    np.testing.assert_array_equal(np.signbit(y[want == 0]), np.signbit(want[want == 0]))
+
+
+@pytest.mark.parametrize("dtype", SMALL, ids=lambda dtype: dtype.value)
+@pytest.mark.parametrize("step", [16, 1])
+def test_small_floats_are_written_rounded(dtype: DType, step: int) -> None:
+    """Every one of them, the middles between neighbours, what lies just beside those, and any f32."""
+    exact = np.unique(np.arange(1 << dtype.bits, dtype=np.uint8).view(dtype.numpy).astype(np.float32))
+    exact = np.concatenate([exact[np.isfinite(exact)], [1e9, -1e9]]).astype(np.float32)
+    with np.errstate(all="ignore"):
+        middles = np.concatenate([exact[1:] / 2 + exact[:-1] / 2, [464, -464, 61440, -61440, 248, -248]])
+        middles = middles.astype(np.float32)
+        beside = [np.nextafter(middles, np.float32(end)) for end in (np.inf, -np.inf)]
+        any_bits = np.random.default_rng(0).integers(0, 2**32, 2**16, np.uint32).view(np.float32)
+        x = np.concatenate(
+            [exact, middles, *beside, any_bits, np.array([0, -0.0, np.inf, -np.inf, np.nan], np.float32)]
+        )
+        want = x.astype(dtype.numpy)
+    y = moved(x, DType.F32, dtype, step)
+    np.testing.assert_array_equal(y.astype(np.float32), want.astype(np.float32))
+    numbers = ~np.isnan(x)
+    np.testing.assert_array_equal(y[numbers].view(np.uint8), want[numbers].view(np.uint8))
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
+@pytest.mark.parametrize("dtype", SMALL, ids=lambda dtype: dtype.value)
+def test_small_floats_compile_for_other_targets(dtype: DType, target: Target) -> None:
+    text = f"""program moved(x: {dtype.value} in, y: {dtype.value} out) sizes 1 vector i {{
+      grid i < {target.lanes} step {target.lanes}
+      %v : f32[i] = load x[i]
+      store y[i], %v
+    }}"""
+    code = compile_object(emit_llvm(parse_program(text), target), target)
+    assert not [name for name in undefined(code) if name != "_GLOBAL_OFFSET_TABLE_"]
 
 
 def reductions_of(dtype: DType) -> list[str]:

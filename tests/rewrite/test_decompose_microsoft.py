@@ -42,7 +42,7 @@ IN_THE_CALL = {
     "ms.ExpandDims": "the place of the new axis is known only in the call",
     "ms.GatherND": "the length of its index tuples is known only in the call",
     "ms.GroupQueryAttention": "the longest sequence has a length that is known only in the call",
-    "ms.Pad": "known only in the call|may turn out negative in the call",
+    "ms.Pad": "known only in the call",
     "ms.Range": "the step of a range is known only in the call, where it may be 0",
     "ms.RotaryEmbedding": "the number of heads is known only in the call|positions of rank 1 must be one number",
 }

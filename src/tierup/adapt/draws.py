@@ -15,7 +15,7 @@ from tierup.adapt.case import Case, values_read
 from tierup.adapt.trial import Sized, Unfit
 from tierup.ir.graph import Node, ValueId
 from tierup.ir.types import Array, Dim, DType, Sym
-from tierup.plan.regions import COMPUTED, RECURRENCES
+from tierup.plan.regions import COMPUTED, RECURRENCES, SMALL_FLOATS
 
 Draw = np.random.Generator
 
@@ -65,6 +65,8 @@ def draw_inputs(
             elif value in lengths:  # none, some or all steps, or more than there are
                 drawn = draw.integers(0, lengths[value] + 2, count).astype(dtype.numpy)
                 drawn[: count and 1] = lengths[value]  # or nothing might be computed
+            elif dtype in SMALL_FLOATS:
+                drawn = draw.integers(0, 1 << dtype.bits, count).astype(np.uint8).view(dtype.numpy)
             elif dtype not in COMPUTED:  # they are only moved
                 drawn = draw.integers(0, 2, count).astype(dtype.numpy)
             elif style == "simple" and dtype is not DType.BOOL:

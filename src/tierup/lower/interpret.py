@@ -39,7 +39,7 @@ from tierup.lower.tile import (
     Tile,
     TileProgram,
 )
-from tierup.lower.verify import TileError, verify
+from tierup.lower.verify import ROUNDED_DTYPES, TileError, verify
 from tierup.reference import core
 from tierup.reference.cast import convert, flushed
 
@@ -48,7 +48,6 @@ _REDUCTIONS: dict[str, np.ufunc] = {
     "sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum, "and": np.bitwise_and,
     "or": np.bitwise_or,
 }  # fmt: skip
-_SIXTEEN_BITS = (DType.F16, DType.BF16)
 
 
 class CheckError(InputError):
@@ -258,7 +257,7 @@ class _Run:
     def load(self, load: Load) -> Array:
         tile = np.full(self.shape(load.type.axes), _element(load.other, load.type.dtype))
         source = self.buffers[load.buffer][self.addresses(load, load.type.axes)]
-        if self.dtypes[load.buffer] in _SIXTEEN_BITS:
+        if self.dtypes[load.buffer] in ROUNDED_DTYPES:
             source = convert(source, DType.F32)
         tile[self.inside(load.type.axes)] = convert(source, load.type.dtype)
         return tile
@@ -266,11 +265,11 @@ class _Run:
     def store(self, store: Store) -> None:
         axes, to = self.types[store.arg].axes, self.dtypes[store.buffer]
         value = self.values[store.arg][self.inside(axes)]
-        if to in _SIXTEEN_BITS:
+        if to in ROUNDED_DTYPES:
             value = convert(value, DType.F32)
         if store.flush:
             value = flushed(value)
-        self.buffers[store.buffer][self.addresses(store, axes)] = convert(value, to)
+        self.buffers[store.buffer][self.addresses(store, axes)] = convert(value, to, saturate=False)
 
     def inside(self, axes: Sequence[str]) -> tuple[slice, ...]:
         """The part of a tile that lies before all edges."""

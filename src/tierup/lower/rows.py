@@ -15,7 +15,7 @@ from tierup.lower.axes import Forms, nest
 from tierup.lower.kernel import Kernel
 from tierup.lower.names import Names, Sizes
 from tierup.lower.reduce import Folds, looped, spread
-from tierup.lower.sources import Block, Sources, Value, stored_dtype, tile_dtype
+from tierup.lower.sources import Block, Sources, Value
 from tierup.lower.tile import Buffer, Convert, Index, Load, Map, Statement, Store, Tile, TileProgram
 from tierup.plan.regions import Region, Step
 from tierup.plan.sources import Linear, Read, Source, linears, reads
@@ -244,7 +244,7 @@ class _Rows:
 
     def _computed(self, block: Block, value: ValueId) -> Value:
         """A value of the region: read back or kept from an earlier pass, or computed from what it needs."""
-        step, dtype = self._made[value], tile_dtype(self._sources.dtype(value))
+        step, dtype = self._made[value], self._sources.tile_dtype(value)
         if block is not self._outer and self._phase[value] < self._now:
             if value in self._region.stores:
                 return self._read_back(block, step, dtype)
@@ -270,7 +270,8 @@ class _Rows:
 
     def _store(self, step: Step) -> None:
         block, dtype = self._blocks[self._store_level(step)], self._sources.dtype(step.target)
-        value = self._sources.fitted(block, self._value(_result(step)), dtype)
+        saturates = bool(self._node(step).attrs.get("saturate", 0))
+        value = self._sources.fitted(block, self._value(_result(step)), dtype, saturates=saturates)
         name, _ = spread(block, self._names, value, self._nest.tile_axes(step.result))
         index, flush = self._nest.index(step.result, self._sizes), flushes(self._node(step))
         block.statements.append(Store(self._sources.buffer(step.target), index, name, flush=flush))
@@ -304,7 +305,7 @@ class _Rows:
     def _finish(self) -> Kernel:
         written = {step.target for step in self._stores()}
         buffers = [
-            Buffer(name, stored_dtype(self._sources.dtype(value)), "out" if value in written else "in")
+            Buffer(name, self._sources.stored(value), "out" if value in written else "in")
             for value, name in self._sources.buffers.items()
         ]
         if self._kept:

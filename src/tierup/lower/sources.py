@@ -11,8 +11,9 @@ from tierup.lower.axes import Axis, Nest
 from tierup.lower.names import Names, Sizes
 from tierup.lower.ranges import Ranges
 from tierup.lower.tile import Check, Convert, Fill, Load, Map, Position, Reduce, Statement, Tile
-from tierup.plan.regions import COMPUTED, SMALL_INTEGERS, Region
+from tierup.plan.regions import COMPUTED, SMALL_FLOATS, SMALL_INTEGERS, Region
 from tierup.plan.sources import Bent, Count, Known, Linear, Read, Source, Term
+from tierup.reference.cast import SATURATING
 
 Value = tuple[str, Tile]
 Evaluate = Callable[[Source], Value]
@@ -57,7 +58,27 @@ class Sources:
         self._names, self._sizes = names, sizes
         self._constants = dict(graph.weights)
         self._ranges = Ranges(graph, weights, (*region.nodes, *region.reads))
+        self._decodes = self._casts_small_floats(region)
         self.buffers: dict[ValueId, str] = {}
+
+    def _casts_small_floats(self, region: Region) -> bool:
+        """Whether a cast needs the numbers that small floats stand for; where they are only moved they stay bits."""
+        casts = [node for node in (self._graph.nodes[step.node] for step in region.steps) if node.op == "core.cast"]
+        return any(
+            self.dtype(value) in SMALL_FLOATS
+            for node in casts
+            for value in (*node.inputs, *node.outputs)
+            if value is not None
+        )
+
+    def stored(self, value: ValueId) -> DType:
+        """What the buffer of a value is taken for in this region."""
+        dtype = self.dtype(value)
+        return dtype if self._decodes and dtype in SMALL_FLOATS else stored_dtype(dtype)
+
+    def tile_dtype(self, value: ValueId) -> DType:
+        """What an element of a value is in registers of this region."""
+        return DType.F32 if self._decodes and self.dtype(value) in SMALL_FLOATS else tile_dtype(self.dtype(value))
 
     def buffer(self, value: ValueId) -> str:
         return self.buffers.setdefault(value, f"b{len(self.buffers)}")
@@ -79,7 +100,7 @@ class Sources:
             case Read():
                 number = self._number(source)
                 if number is not None:
-                    return self._literal(block, tile_dtype(self.dtype(source.base)), number)
+                    return self._literal(block, self.tile_dtype(source.base), number)
                 return self._load(block, source, evaluate)
 
     def _number(self, read: Read) -> float | None:
@@ -106,7 +127,7 @@ class Sources:
                 self._check(block, place, term.extent)
             axes += tile.axes
             at.append((place, self._sizes.of(term.stride)))
-        name, tile = self._names.new("x"), Tile(tile_dtype(self.dtype(read.base)), self._nest.ordered(axes))
+        name, tile = self._names.new("x"), Tile(self.tile_dtype(read.base), self._nest.ordered(axes))
         block.statements.append(Load(name, tile, self.buffer(read.base), index, at=tuple(at)))
         return self._extended(block, (name, tile), self.dtype(read.base))
 
@@ -117,8 +138,13 @@ class Sources:
         above = self._literal(block, value[1].dtype, 8 - dtype.bits)
         return self.map(block, "shr", self.map(block, "shl", value, above), above)
 
-    def fitted(self, block: Block, value: Value, dtype: DType) -> Value:
-        """What memory of `dtype` takes: of integers of less than a byte, their bits alone."""
+    def fitted(self, block: Block, value: Value, dtype: DType, *, saturates: bool = False) -> Value:
+        """What memory of `dtype` takes: of integers of less than a byte, their bits alone; of small floats, where what
+        writes them `saturates`, none beyond the largest."""
+        if saturates and dtype in SATURATING and self._decodes:
+            wide = self._converted(block, value, DType.F32)
+            low, high = (self._literal(block, DType.F32, end) for end in (-SATURATING[dtype], SATURATING[dtype]))
+            return self.map(block, "min", self.map(block, "max", wide, low), high)
         if dtype not in SMALL_INTEGERS:
             return value
         stored = self._converted(block, value, stored_dtype(dtype))
@@ -175,7 +201,7 @@ class Sources:
         return self.map(block, "min", forth, self.map(block, "sub", period, forth))
 
     def map(self, block: Block, op: str, *arguments: Value) -> Value:
-        """A map of integers."""
+        """A map of values of one dtype."""
         name = self._names.new("i")
         axes = [axis for _, tile in arguments for axis in tile.axes]
         tile = Tile(arguments[0][1].dtype, self._nest.ordered(axes))

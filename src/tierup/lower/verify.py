@@ -53,7 +53,12 @@ REGISTER_DTYPES = frozenset(
         DType.F64,
     )
 )  # fmt: skip
-MEMORY_DTYPES = REGISTER_DTYPES | {DType.F16, DType.BF16}
+ROUNDED_DTYPES = frozenset(
+    (
+        DType.F16, DType.BF16, DType.F8E4M3FN, DType.F8E4M3FNUZ, DType.F8E5M2, DType.F8E5M2FNUZ, DType.F4E2M1,
+    )
+)  # fmt: skip  # in memory only: registers hold f32
+MEMORY_DTYPES = REGISTER_DTYPES | ROUNDED_DTYPES
 
 # What each op is defined for: f (floats), i (integers), b (bool). `core.py` in ir/ops has the same for the graph's.
 MAP_KINDS = {

@@ -176,6 +176,10 @@ class Forms:
             return ()
         return (self._holds(self._dims.sub(1, self._dims.emit("lt", b, a))),)
 
+    def not_negative(self, shape: Shape) -> list[Dim]:
+        """What checks the sizes of a value that may lie nowhere: memory that is asked for has its own check."""
+        return [check for size in shape for check in self.at_most(0, size)]
+
     def _sliced(self, node: Node, form: Form) -> Form | None:
         starts, ends = self.integers(node.inputs[1]), self.integers(node.inputs[2])
         if starts is None or ends is None:

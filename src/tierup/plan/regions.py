@@ -26,10 +26,11 @@ COMPUTED = frozenset({
     DType.U32, DType.U64, DType.BOOL,
 })  # fmt: skip
 SMALL_INTEGERS = frozenset({DType.U4, DType.I4, DType.U2, DType.I2})  # one byte an element; cast and moved only
+SMALL_FLOATS = frozenset({DType.F8E4M3FN, DType.F8E4M3FNUZ, DType.F8E5M2, DType.F8E5M2FNUZ, DType.F4E2M1})  # as those
 # Registers hold more than these do: a cast to one of them is written, so that it is rounded, and read back. Other
 # results of them are rounded where they are written alone: a chain of maps in one region is closer to the exact answer
 # than the reference, which rounds after every op, by less than the last digit that either keeps.
-NARROW = SMALL_INTEGERS | {DType.F16, DType.BF16}
+NARROW = SMALL_INTEGERS | SMALL_FLOATS | {DType.F16, DType.BF16}
 SCANS = {"core.cumsum": "sum", "core.cumprod": "prod"}
 PLACES = "core.top_places"
 SCATTERS = frozenset({"core.scatter_elements", "core.scatter_nd"})
@@ -102,7 +103,7 @@ def legality(graph: Graph, node: Node) -> str | None:
         return SAME_MEMORY
     if is_movement(node) or node.op in PARTED:
         return _move_legality(graph, node)
-    known = COMPUTED | SMALL_INTEGERS if node.op == "core.cast" else COMPUTED
+    known = COMPUTED | SMALL_INTEGERS | SMALL_FLOATS if node.op == "core.cast" else COMPUTED
     for value in (*node.inputs, *node.outputs):
         if value is not None and tensor(graph, value).dtype not in known:
             return f"{tensor(graph, value).dtype!r} is not compiled yet"
@@ -163,6 +164,8 @@ def _map_legality(graph: Graph, node: Node) -> str | None:
     name = node.op.removeprefix("core.")
     if name not in ELEMENTWISE and name != "cast":
         return f"{node.op} has no lowering yet"
+    if tensor(graph, node.inputs[0]).dtype is DType.F64 and tensor(graph, node.outputs[0]).dtype in SMALL_FLOATS:
+        return "registers would round f64 to f32 first, and then once more"
     return None
 
 

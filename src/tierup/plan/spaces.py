@@ -143,7 +143,8 @@ class Spaces:
         kept = [axis for axis in range(len(extents)) if axis not in axes]
         places = dict(zip(kept, self._strides.row_major([extents[axis] for axis in kept]), strict=True))
         result = Linear(0, tuple(places.get(axis, 0) for axis in range(len(extents))))
-        return self._space(extents, [self._forms.of(source)], target, result, tuple(sorted(axes)))
+        checks = tuple(self._forms.not_negative(tuple(extents[axis] for axis in axes)))
+        return self._space(extents, [self._forms.of(source)], target, result, tuple(sorted(axes)), checks)
 
     def _piece(self, node: Node, part: int) -> Space | None:
         """One input of a concat, written behind those before it."""
@@ -152,6 +153,7 @@ class Spaces:
         strides = self._strides.row_major(shape)
         before = self._dims.sum([self._shape(other)[axis] for other in node.inputs[:part]])
         checks = [c for a in range(len(shape)) if a != axis for c in self._forms.equal(own[a], shape[a])]
+        checks += [check for other in node.inputs for check in self._forms.not_negative((self._shape(other)[axis],))]
         result = Linear(self._strides.times(before, strides[axis]), strides)
         return self._space(own, [self._forms.of(value)], target, result, (), tuple(checks))
 
@@ -166,7 +168,9 @@ class Spaces:
         if pads is None:
             return None
         offset = self._dims.sum([self._strides.times(p, s) for p, s in zip(pads, strides, strict=False)])
-        return self._space(self._shape(x), [self._forms.of(x)], target, Linear(offset, strides))
+        shape = self._shape(x)
+        checks = tuple(self._forms.not_negative(shape))
+        return self._space(shape, [self._forms.of(x)], target, Linear(offset, strides), (), checks)
 
     def _pool(self, node: Node) -> Space | None:
         """Places and windows; the last axis of places stands last, since windows are short."""

@@ -215,16 +215,23 @@ def _select(step: Step, condition: Bounded, a: Bounded, b: Bounded) -> Bounded:
     return step.passed(value, bound)
 
 
+def _differ(a: Array, b: Array) -> Array:
+    """Where two arrays of integers, or of floats that are only moved, are not the same."""
+    return np.asarray((a != b) & ~(np.isnan(a) & np.isnan(b)) if a.dtype.kind not in "iub" else a != b)
+
+
 def _cast(step: Step, x: Bounded) -> Bounded:
     value = step(x.value)
     if not x.is_float:
-        if not step.dtype.is_float:
+        if step.dtype not in FORMATS:
             return step.whole(value, x.free)
+        if x.dtype.is_float:  # of one byte or less: all of its numbers are exact in f16 and bf16
+            return freed(step.exact(value), x.free)
         large = np.abs(value) > _EXACT_INTEGERS / step.format.relative
         bound = np.where(large, step.format.relative * np.abs(value), 0.0)
         exact = step.exact(value) if not large.any() and x.bound is None else freed(step.rounded(value, bound), x.free)
         return replace(exact, counts=True)
-    if step.dtype.is_float:
+    if step.dtype in FORMATS:
         narrower = step.format.relative > FORMATS[x.dtype].relative
         if not narrower:
             return step.exact(value) if x.bound is None else step.passed(value, x.bound)
@@ -237,7 +244,7 @@ def _cast(step: Step, x: Bounded) -> Bounded:
         return step.exact(value)
     reach = np.where(np.isinf(x.bound), 0.0, step.unit * x.bound)
     ends = [step(x.value - reach), step(x.value + reach)]
-    near = (ends[0] != value) | (ends[1] != value)
+    near = _differ(ends[0], value) | _differ(ends[1], value)
     if step.dtype is DType.BOOL:
         near |= may_vanish(x, step.unit)
     return step.whole(value, near | x.free)

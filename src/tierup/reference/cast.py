@@ -16,7 +16,7 @@ from tierup.ir.graph import Node
 from tierup.ir.types import Array, DType, dtype_from_code, dtype_from_numpy
 from tierup.reference.precision import NARROW, up
 
-_SATURATING = {DType.F8E4M3FN: 448.0, DType.F8E4M3FNUZ: 240.0, DType.F8E5M2: 57344.0, DType.F8E5M2FNUZ: 57344.0}
+SATURATING = {DType.F8E4M3FN: 448.0, DType.F8E4M3FNUZ: 240.0, DType.F8E5M2: 57344.0, DType.F8E5M2FNUZ: 57344.0}
 _SMALL_INTS = frozenset(d.numpy for d in (DType.U4, DType.I4, DType.U2, DType.I2))
 _LEAST_NORMAL = 2.0**-126  # of f32 and bf16
 _CARRIERS = {DType.I64: DType.I64, DType.U64: DType.I64}  # i32 for all other integers
@@ -62,8 +62,8 @@ def convert(x: Array, to: DType, saturate: bool = True, round_mode: str = "up") 
         return _to_e8m0(x, saturate, round_mode)
     if to.numpy in NARROW and x.dtype.kind != "f":
         x = x.astype(np.float64)
-    if saturate and to in _SATURATING:
-        x = np.clip(x, -_SATURATING[to], _SATURATING[to])
+    if saturate and to in SATURATING:
+        x = np.clip(x, -SATURATING[to], SATURATING[to])
     return np.asarray(x).astype(to.numpy)
 
 

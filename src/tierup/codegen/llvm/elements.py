@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tierup.codegen.llvm import small_floats
 from tierup.codegen.llvm.writer import Writer
 from tierup.ir.types import DType
 
@@ -10,7 +11,9 @@ _REGISTER = {
     DType.F32: "float", DType.F64: "double", DType.BOOL: "i1", DType.I8: "i8", DType.U8: "i8", DType.I16: "i16",
     DType.U16: "i16", DType.I32: "i32", DType.U32: "i32", DType.I64: "i64", DType.U64: "i64",
 }  # fmt: skip
-_MEMORY = {**_REGISTER, DType.BOOL: "i8", DType.F16: "half", DType.BF16: "i16"}
+_MEMORY = {
+    **_REGISTER, DType.BOOL: "i8", DType.F16: "half", DType.BF16: "i16", **dict.fromkeys(small_floats.FORMATS, "i8"),
+}  # fmt: skip
 _ROUNDED = {8: 256, 16: 512}  # lanes that AVX-512 rounds to bf16 in one instruction -> bits of a register
 _SUFFIX = {"float": "f32", "double": "f64", "half": "f16"}
 
@@ -79,6 +82,8 @@ def from_memory(writer: Writer, value: str, stored: DType, wanted: DType, lanes:
         high = writer.value(f"shl {ints} {wide}, {literal(DType.I32, 16, lanes)}")
         value = writer.value(f"bitcast {ints} {high} to {register_type(DType.F32, lanes)}")
         return convert(writer, value, DType.F32, wanted, lanes)
+    if stored in small_floats.FORMATS:
+        return convert(writer, small_floats.decode(writer, value, stored, lanes), DType.F32, wanted, lanes)
     return convert(writer, value, stored, wanted, lanes)
 
 
@@ -112,6 +117,8 @@ def to_memory(
         if at_once and lanes in _ROUNDED:
             return _rounded_at_once(writer, value, lanes)
         return _round_to_bf16(writer, flushed(writer, value, lanes) if flush else value, lanes)
+    if stored in small_floats.FORMATS:
+        return small_floats.encode(writer, convert(writer, value, computed, DType.F32, lanes), stored, lanes)
     return convert(writer, value, computed, stored, lanes)
 
 

@@ -87,25 +87,22 @@ def pad(
     """Negative pads cut first, so that modes repeat only what is kept; then the others add"""
     cuts: dict[int, Bound] = {}
     for axis, (begin, end) in enumerate(zip(begins, ends, strict=True)):
-        for pad in (begin, end):
-            if not isinstance(pad, int) and not never_negative(b.dims, pad):
-                raise Declined("a pad may turn out negative in the call")
-        low, high = _cut(begin), _cut(end)
-        if low or high:
+        low, high = _cut(b, begin), _cut(b, end)
+        if (low, high) != (0, 0):
             cuts[axis] = (low, b.dims.sub(b.shape(x)[axis], high), 1)
     kept = b.slice(x, cuts) if cuts else x
-    widths = [_grown(width) for width in (*begins, *ends)]
+    widths = [_grown(b, width) for width in (*begins, *ends)]
     if all(width == 0 for width in widths):
         return kept
     return b.op("pad", kept, b.sizes(widths), fill, mode=mode)
 
 
-def _cut(width: Dim) -> int:
-    return max(-width, 0) if isinstance(width, int) else 0
+def _cut(b: Core, width: Dim) -> Dim:
+    return 0 if never_negative(b.dims, width) else b.dims.max(b.dims.sub(0, width), 0)
 
 
-def _grown(width: Dim) -> Dim:
-    return max(width, 0) if isinstance(width, int) else width
+def _grown(b: Core, width: Dim) -> Dim:
+    return width if never_negative(b.dims, width) else b.dims.max(width, 0)
 
 
 def _pad(b: Core, n: Node) -> ValueId:

@@ -14,12 +14,12 @@ from itertools import starmap
 import numpy as np
 
 from tierup.ir.graph import Attrs, Node, ValueId
-from tierup.ir.types import Dim, DType
+from tierup.ir.types import Array, Dim, DType
 from tierup.reference.resize import Axis, coordinates, nearest_index, outside, taps
 from tierup.rewrite.decompose.core import Core, Declined
 from tierup.rewrite.walk import Rewriter, Values
 
-_MOST_TAPS = 8  # of a filter on one axis; each is a lookup and a product for every element
+_MOST_TAPS = 8  # of a filter on one axis, each a lookup and a product for every element; more are a sum along an axis
 _FILTERED = frozenset({
     DType.F32, DType.F64, DType.F16, DType.BF16, DType.I8, DType.I16, DType.I32, DType.U8, DType.U16, DType.U32,
 })  # fmt: skip  # f64 holds all their integers
@@ -119,16 +119,28 @@ def _by_table(b: Core, attrs: Attrs, x: ValueId, axis: Axis) -> ValueId:
         y = b.gather(x, b.weight(nearest_index(attrs, axis)), axis.index)
     else:
         index, weights = taps(attrs, coordinates(attrs, axis, np.dtype(np.float64)), axis)
-        columns = [(b.weight(np.ascontiguousarray(i)), b.weight(w)) for i, w in zip(index.T, weights.T, strict=True)]
-        y = _filtered(b, x, axis.index, columns)
+        y = _by_taps(b, x, axis.index, index, weights)
     bad = outside(attrs, coordinates(attrs, axis, np.dtype(np.float32 if nearest else np.float64)), axis)
     return y if bad is None or not bad.any() else _extrapolated(b, attrs, y, axis.index, b.weight(bad))
 
 
+def _by_taps(b: Core, x: ValueId, axis: int, index: Array, weights: Array) -> ValueId:
+    """The filter of tables with a column for each tap."""
+    if weights.shape[1] > _MOST_TAPS:
+        return _summed(b, x, axis, b.weight(index), b.weight(weights))
+    columns = [(b.weight(np.ascontiguousarray(i)), b.weight(w)) for i, w in zip(index.T, weights.T, strict=True)]
+    return _filtered(b, x, axis, columns)
+
+
+def _summed(b: Core, x: ValueId, axis: int, index: ValueId, weights: ValueId) -> ValueId:
+    """Σ over taps of x[index[·, tap]] · weights[·, tap], as a sum along an axis."""
+    found = b.gather(x, index, axis)
+    line = b.reshape(b.cast(weights, b.dtype(x)), [*b.shape(index), *(1,) * (b.rank(x) - axis - 1)])
+    return b.reduce("sum", b.mul(found, line), (axis + 1,), keepdims=False)
+
+
 def _filtered(b: Core, x: ValueId, index: int, columns: list[tuple[ValueId, ValueId]]) -> ValueId:
     """Σ over taps of x[index[tap]] · weight[tap]."""
-    if len(columns) > _MOST_TAPS:
-        raise Declined("the filter has many taps")
     parts = (b.mul(b.gather(x, at, index), _along(b, b.cast(w, b.dtype(x)), x, index)) for at, w in columns)
     total = next(parts)
     for part in parts:
@@ -161,6 +173,8 @@ class _OpenLookup:
         b, at = self._b, self._coordinates()
         if self._attrs["mode"] == "nearest":
             y = b.gather(x, self._nearest(at), self._axis.index)
+        elif self._taps_are_many():
+            y = _summed(b, x, self._axis.index, *self._many_taps(at))
         else:
             y = _filtered(b, x, self._axis.index, self._taps(at))
         if self._mode != "tf_crop_and_resize":
@@ -254,9 +268,9 @@ class _OpenLookup:
     def _taps(self, at: ValueId) -> list[tuple[ValueId, ValueId]]:
         """For each coordinate, the elements around it and their weights."""
         b, attrs = self._b, self._attrs
-        reach, kernel = (1, self._linear) if attrs["mode"] == "linear" else (2, self._cubic)
+        kernel = self._linear if attrs["mode"] == "linear" else self._cubic
         squeeze = self._squeeze()
-        side = int(np.ceil(reach / squeeze))
+        side = int(np.ceil(self._reach / squeeze))
         base = b.op("floor", at)
         indices = [b.add(base, b.like(tap, base)) for tap in range(1 - side, side + 1)]
         distances = [b.mul(b.abs(b.sub(index, at)), b.like(squeeze, at)) for index in indices]
@@ -275,12 +289,41 @@ class _OpenLookup:
         ]
 
     def _squeeze(self) -> float:
-        """How much wider the filter is where the axis shrinks; its taps must be counted now."""
+        """How much wider the filter is where the axis shrinks."""
+        return 1.0 if self._axis.factor is None or not self._attrs.get("antialias", 0) else min(self._axis.factor, 1.0)
+
+    def _taps_are_many(self) -> bool:
+        """Whether the taps are an axis: there are many, or how many there are is known only in the call."""
         if not self._attrs.get("antialias", 0):
-            return 1.0
-        if self._axis.factor is None:
-            raise Declined("the width of the filter is known only in the call")
-        return min(self._axis.factor, 1.0)
+            return False
+        return self._axis.factor is None or 2 * int(np.ceil(self._reach / self._squeeze())) > _MOST_TAPS
+
+    @property
+    def _reach(self) -> int:
+        """How far from a coordinate the filter reaches where the axis grows."""
+        return 1 if self._attrs["mode"] == "linear" else 2
+
+    def _many_taps(self, at: ValueId) -> tuple[ValueId, ValueId]:
+        """Indices and weights with an axis of taps, for an axis that may shrink."""
+        b, axis = self._b, self._axis
+        one = b.like(1, axis.scale)
+        squeeze = b.min(axis.scale, one)
+        wide = b.cast(b.op("ceil", b.div(b.like(self._reach, squeeze), squeeze)), DType.I64)
+        (side,) = b.elems(wide, "the width of a filter")
+        tap = b.iota([1, b.dims.mul(2, side)], 1, DType.F64)
+        before = self._less(b.cast(wide, DType.F64))  # taps in front of the coordinate's own
+        at, place = (b.unsqueeze(line, 1) for line in (at, self._place))
+        index = b.add(b.op("floor", at), b.sub(tap, before))
+        distance = b.mul(b.abs(b.sub(index, at)), squeeze)
+        weights = self._linear(distance) if self._attrs["mode"] == "linear" else self._cubic(distance)
+        excludes = bool(self._attrs.get("exclude_outside", 0))
+        weights = self._where_inside(index, weights) if excludes else weights
+        total = b.reduce("sum", weights, (1,))
+        normal = b.div(weights, b.select(b.eq(total, b.like(0, total)), b.like(1, total), total))
+        weights = normal if excludes else b.select(b.lt(squeeze, one), normal, weights)
+        same = self._unchanged()
+        only = b.cast(b.eq(tap, before), DType.F64)
+        return self._inside(b.cast(b.select(same, place, index), DType.I64)), b.select(same, only, weights)
 
     def _where_inside(self, index: ValueId, weight: ValueId) -> ValueId:
         b = self._b

@@ -189,8 +189,9 @@ def test_examples_are_sizes_that_the_model_can_have() -> None:
     window = numpy_helper.from_array(np.ones((1, 1, 400), np.float32), "w")
     proto = model(nodes, [value("x", ["batch", 1, "samples"])], [value("y", ["batch", 1, None])], [window])
     examples = draw_examples(load_onnx(proto).graph)
-    assert examples
     assert min(example[0, 2] for example in examples) >= 400
+    # Sound is halved again and again: what holds for every other length alone must meet one for which it does not.
+    assert len({example[0, 2] for example in examples}) >= 8
     assert max(example[0, 1] for example in draw_examples(load_onnx(truncated(50)).graph)) <= 50
 
 

@@ -19,8 +19,8 @@ from tierup.ir.graph import Graph, ValueId
 from tierup.ir.types import Dim, Shape, Sym, TensorType
 
 _RANGES = ((5, 97), (1000, 20000))  # no 0 or 1, which broadcast
-_EXAMPLES_EACH = 3
-_TRIES = 20  # for each of them
+_EXAMPLES_EACH = 8  # with three, what is true of every other size held in one of eight models
+_TRIES = 10  # for each of them
 
 Example = dict[tuple[int, int], int]  # (position of an input, axis) -> size
 Pair = tuple[Dim, Dim]

@@ -98,6 +98,30 @@ def test_terms_of_a_product_are_as_many_on_both_sides() -> None:
         compiled(x=x, z=z[:, :6])
 
 
+def test_sizes_behind_terms_of_a_product_agree() -> None:
+    """Weights over the keys of a cache, times its values: exporters give both lengths of their own."""
+    nodes = [
+        node("Concat", ["keys", "key"], ["all_keys"], axis=2),
+        node("MatMul", ["query", "all_keys"], ["weights"]),
+        node("Concat", ["values", "value"], ["all_values"], axis=1),
+        node("MatMul", ["weights", "all_values"], ["y"]),
+    ]
+    given = {
+        "query": [2, 1, 8],
+        "keys": [2, 8, "before"],
+        "key": [2, 8, 1],
+        "values": [2, "past", 8],
+        "value": [2, 1, 8],
+    }
+    proto = model(nodes, [value(name, shape) for name, shape in given.items()], [value("y", [2, 1, 8])])
+    compiled = tierup.load(proto, config=tierup.Config(force_tier=1))
+    assert compiled.report().to_dict()["counters"]["fallback_nodes"] == 0
+    arrays = {
+        name: np.ones([5 if isinstance(d, str) else d for d in shape], np.float32) for name, shape in given.items()
+    }
+    np.testing.assert_array_equal(compiled(**arrays)["y"], np.full((2, 1, 8), 6 * 8, np.float32))
+
+
 def test_a_product_whose_terms_depend_on_data_is_answered() -> None:
     """Its lowering once took them to be as many as on the other side."""
     nodes = [node("Compress", ["z", "kept"], ["some"], axis=1), node("MatMul", ["x", "some"], ["y"])]

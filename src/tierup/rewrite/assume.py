@@ -170,8 +170,8 @@ def _shape(graph: Graph, value: ValueId | None) -> Shape:
 
 
 def _agreed(graph: Graph, needs: Sequence[Pair], sizes: _Sizes) -> _Sizes | None:
-    """Sizes with which everything fits. Where two do not, one that an input has becomes the other, or one of those from
-    which they follow becomes 1, which broadcasts."""
+    """Sizes with which everything fits. Where two do not, one that an input has becomes the other, or one from which
+    they follow becomes another such, or 1, which broadcasts."""
     clash = _clash(needs, _evaluated(graph, sizes))
     while clash is not None:
         for tried in _changes(graph, needs[clash], sizes):
@@ -194,19 +194,21 @@ def _clash(needs: Sequence[Pair], results: _Results) -> int | None:
 
 
 def _changes(graph: Graph, pair: Pair, sizes: _Sizes) -> Iterator[_Sizes]:
+    """Sizes with one changed, so that those of a pair may agree; what is likely first."""
     results = _evaluated(graph, sizes)
+    left, right = ([size for size in sizes if size in _behind(graph, dim)] for dim in pair)
     for own, other in (pair[::-1], pair):
         number = results[other] if isinstance(other, Sym) else other
         if own in sizes and number is not None:
             yield {**sizes, own: number}
-    behind = _inputs_behind(graph, pair)
-    yield from ({**sizes, size: 1} for size in sizes if size in behind)
+    yield from ({**sizes, own: sizes[other]} for own in right for other in left if own != other)
+    yield from ({**sizes, own: 1} for own in sizes if own in left or own in right)
 
 
-def _inputs_behind(graph: Graph, pair: Pair) -> set[Dim]:
-    """The sizes that a pair follows from."""
+def _behind(graph: Graph, dim: Dim) -> set[Dim]:
+    """A size and those that it follows from."""
     found: set[Dim] = set()
-    pending = list(pair)
+    pending = [dim]
     while pending:
         dim = pending.pop()
         if isinstance(dim, Sym) and dim not in found:

@@ -223,3 +223,21 @@ def test_the_operator() -> None:
     feeds = draw(2, 9, 12, "")
     wanted = expected(feeds).transpose(0, 2, 1, 3).reshape(2, 9, -1)
     np.testing.assert_allclose(compiled.run(feeds)["y"], wanted, atol=4e-6)
+
+
+def test_the_operator_with_a_mask() -> None:
+    """A query that may see no key is all zeros, also where its scores are not numbers."""
+    nodes = [node("Attention", ["q", "k", "v", "mask"], ["y"], q_num_heads=HEADS, kv_num_heads=HEADS)]
+    inputs = [value(name, ["b", length, HEADS * WIDTH]) for name, length in (("q", "m"), ("k", "n"), ("v", "n"))]
+    inputs.append(value("mask", ["b", 1, "m", "n"], TensorProto.BOOL))
+    proto = model(nodes, inputs, [value("y", ["b", "m", HEADS * WIDTH])])
+    proto.opset_import[0].version = 23
+    assert "attention" in kinds(proto)
+    feeds = draw(2, 9, 12, "")
+    feeds["mask"] = RANDOM.random((2, 1, 9, 12)) < 0.7
+    feeds["mask"][0, 0, 3] = False
+    feeds["q"][0, 3] = np.nan
+    compiled, baseline = (tierup.load(proto, config=tierup.Config(force_tier=tier)) for tier in (1, 0))
+    y = compiled.run(feeds)["y"]
+    assert (y[0, 3] == 0).all()
+    np.testing.assert_allclose(y, baseline.run(feeds)["y"], atol=4e-6)

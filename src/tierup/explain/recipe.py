@@ -91,7 +91,7 @@ def recipe_of(graph: Graph, kernel: Kernel, passed: Passed | None, threads: int)
 def _pieces(passed: Passed, threads: int) -> int:
     """Into how many pieces the pool cuts the range."""
     most = 1 if threads == 1 else threads * _PIECES_PER_THREAD
-    return min(max(passed.steps // passed.grain, 1), most)
+    return min(max(passed.steps // max(passed.grain, 1), 1), most)  # 0: a step alone is worth a thread
 
 
 def _loops(body: Sequence[Statement]) -> Iterator[Loop]:

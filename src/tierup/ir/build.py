@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from tierup.ir.dims import DimBuilder, DimError
@@ -32,7 +32,7 @@ class GraphBuilder:
         self._by_digest: dict[str, ValueId] = {}
         self._defaults: dict[ValueId, str] = {}
         self._contents: dict[ValueId, tuple[Dim, ...]] = {}
-        self._open_dims: dict[str | Sym, Sym] = {}
+        self._open_dims: dict[str | Sym, Dim] = {}
 
     def type(self, value: ValueId) -> Type:
         return self._values[value].type
@@ -125,9 +125,14 @@ class GraphBuilder:
             dims=tuple(self.dims.ops),
             weights=tuple(self._weights.items()),
             defaults=tuple(self._defaults.items()),
-            dim_names=tuple((sym.id, key) for key, sym in self._open_dims.items() if isinstance(key, str)),
+            dim_names=tuple(self._dim_names()),
             name=self.name,
         )
+
+    def _dim_names(self) -> Iterator[tuple[int, str]]:
+        for key, dim in self._open_dims.items():
+            if isinstance(key, str) and isinstance(dim, Sym):
+                yield dim.id, key
 
     def _infer(
         self,

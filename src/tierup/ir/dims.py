@@ -107,7 +107,7 @@ class DimBuilder:
             return apply(op, *args)  # type: ignore[arg-type]  # just checked
         return self.record(op, *args)
 
-    def of(self, value: int, axis: int) -> Sym:
+    def of(self, value: int, axis: int) -> Dim:
         """The size of one axis of a value, read when the value exists."""
         return self.record("of", value, axis)
 

@@ -93,12 +93,16 @@ class Nest:
 
 @dataclass(frozen=True)
 class Forms:
-    """Everything linear in a region: addresses that are read and written, and positions; and how many maps it has."""
+    """Everything linear in a region: addresses that are read and written, and positions; and how many maps it has.
+
+    `looked_up` are for each load the domain's axes along which an index from the data moves it.
+    """
 
     loads: Sequence[Linear]
     stores: Sequence[Linear]
     counts: Sequence[Linear]
     maps: int
+    looked_up: Sequence[frozenset[int]]
 
     def all(self) -> tuple[Linear, ...]:
         return (*self.loads, *self.stores, *self.counts)
@@ -169,13 +173,15 @@ def _lane(groups: Sequence[tuple[int, ...]], forms: Forms, reduced: Sequence[int
     Where something is reduced, only what is read or written in each round counts.
     """
 
+    loads = [(linear, jumps, 1) for linear, jumps in zip(forms.loads, forms.looked_up, strict=True)]
+    accesses = [*loads, *((linear, frozenset[int](), _STORE_WEIGHT) for linear in forms.stores)]
+
     def worth(group: tuple[int, ...]) -> tuple[int, int]:
         found = 0
-        for linears, weight in ((forms.loads, 1), (forms.stores, _STORE_WEIGHT)):
-            for linear in linears:
-                stride = linear.strides[group[-1]]
-                if not reduced or any(linear.strides[axis] != 0 for axis in reduced):
-                    found += weight if stride == 1 else -weight if stride != 0 else 0
+        for linear, jumps, weight in accesses:
+            if not reduced or any(linear.strides[axis] != 0 or axis in jumps for axis in reduced):
+                stride, apart = linear.strides[group[-1]], not jumps.isdisjoint(group)
+                found += -weight if apart or stride not in (0, 1) else weight * (stride == 1)
         return found, group[-1]
 
     return max(groups, key=worth, default=None)

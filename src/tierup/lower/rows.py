@@ -99,10 +99,11 @@ class _Rows:
     def _forms(self) -> Forms:
         """Everything linear over the domain."""
         outside = [s for step in self._steps for s in step.arguments if self._inside(s) is None]
-        read = [read.at for source in outside for read in reads(source)]
+        accesses = [read for source in outside for read in reads(source)]
+        read = [access.at for access in accesses]
         counted = [linear for source in outside for linear in linears(source) if linear not in read]
         maps = sum(not is_movement(self._node(step)) for step in self._steps)
-        return Forms(read, [step.result for step in self._stores()], counted, maps)
+        return Forms(read, [step.result for step in self._stores()], counted, maps, list(map(_jumps, accesses)))
 
     def _stores(self) -> list[Step]:
         return [step for step in self._steps if step.made is None or step.made in self._region.stores]
@@ -321,6 +322,12 @@ class _Rows:
             self._dims.floordiv(_GRAIN_ELEMS, self._dims.max(self._work(), 1)),
             self._dims.mul(self._scratch_elems(), 4 * len(self._kept)) if self._kept else 0,
         )
+
+
+def _jumps(read: Read) -> frozenset[int]:
+    """The axes along which what is read jumps, since an index does not follow from the one before it."""
+    indices = [linear for term in read.terms for linear in linears(term.index)]
+    return frozenset(axis for linear in indices for axis, stride in enumerate(linear.strides) if stride != 0)
 
 
 def _itself(value: ValueId) -> Read:

@@ -128,6 +128,8 @@ def _matmul_legality(graph: Graph, node: Node) -> str | None:
     batch = shape_of(tensor(graph, node.outputs[0]))[:-2]
     if len(shape_of(right)) != 2 and any(present_axes(shape_of(side)[:-2], batch) is None for side in (left, right)):
         return "whether the batches of the product broadcast is known only in the call"
+    if len(shape_of(right)) != 2 and shape_of(left)[-1] != shape_of(right)[-2]:
+        return "whether both sides of the product have as many terms is known only in the call"
     return None
 
 

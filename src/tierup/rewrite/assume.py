@@ -11,16 +11,16 @@ of sound a shortest.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from random import Random
 
 from tierup.ir.dims import READS, DimBuilder, DimError, DimOp, apply
-from tierup.ir.graph import Graph
-from tierup.ir.types import Dim, Sym, TensorType
+from tierup.ir.graph import Graph, ValueId
+from tierup.ir.types import Dim, Shape, Sym, TensorType
 
 _RANGES = ((5, 97), (1000, 20000))  # no 0 or 1, which broadcast
-_EXAMPLES_EACH = 3
-_TRIES = 20  # for each of them
+_EXAMPLES_EACH = 8  # with three, what is true of every other size held in one of eight models
+_TRIES = 10  # for each of them
 
 Example = dict[tuple[int, int], int]  # (position of an input, axis) -> size
 Pair = tuple[Dim, Dim]
@@ -76,11 +76,20 @@ class SampledDims(DimBuilder):
             results = self._read(op, args) if op in READS else self._evaluate(op, args)
             if results is not None:
                 self._results[sym] = results
-                self._first.setdefault(results, sym)
+                first = self.ops[self._first.setdefault(results, sym).id]
+                if op in READS and (first.op not in READS or args < first.args):  # the first input's, in every pass
+                    self._first[results] = sym
         return sym
 
+    def of(self, value: int, axis: int) -> Dim:
+        """The size of an axis; that of an input before it, or 1, where no other examples were found."""
+        return self._same(super().of(value, axis))
+
     def emit(self, op: str, *args: Dim) -> Dim:
-        result = super().emit(op, *args)
+        return self._same(super().emit(op, *args))
+
+    def _same(self, result: Dim) -> Dim:
+        """What a size is taken to be."""
         if not isinstance(result, Sym) or result not in self._results:
             return result
         results = self._results[result]
@@ -112,38 +121,114 @@ class SampledDims(DimBuilder):
 
 
 def draw_examples(graph: Graph) -> list[Example]:
-    """Sizes of inputs with which every size of the graph that follows from them is at least 1. The same each time."""
+    """Sizes of inputs with which every size of the graph that follows from them is at least 1. The same each time.
+
+    Sizes differ unless the graph needs them to agree: `mask` has as many columns as `past` and `ids` have together.
+    """
     axes: dict[Sym, list[tuple[int, int]]] = {}
     for position, value in enumerate(graph.inputs):
         type = graph.type(value)
         for axis, dim in enumerate((type.shape or ()) if isinstance(type, TensorType) else ()):
             if isinstance(dim, Sym):
                 axes.setdefault(dim, []).append((position, axis))
-    random, examples = Random(0), list[Example]()
+    random, examples, needs = Random(0), list[Example](), _needs(graph)
     for least, most in _RANGES if axes else ():
         kept = 0
         for _ in range(_TRIES * _EXAMPLES_EACH):
-            sizes = dict(zip(axes, random.sample(range(least, most + 1), len(axes)), strict=True))
-            if kept < _EXAMPLES_EACH and _makes_sense(graph, sizes):
+            drawn: _Sizes = dict(zip(axes, random.sample(range(least, most + 1), len(axes)), strict=True))
+            sizes = _agreed(graph, needs, drawn) if kept < _EXAMPLES_EACH else None
+            if sizes is not None and _makes_sense(graph, sizes):
                 examples.append({place: sizes[dim] for dim, places in axes.items() for place in places})
                 kept += 1
     return examples
 
 
-def _makes_sense(graph: Graph, sizes: dict[Sym, int]) -> bool:
-    results: dict[Sym, int | None] = {}
+_Sizes = dict[Dim, int]  # of inputs
+_Results = dict[Dim, int | None]  # of instructions; None where data decides, or there is no answer
+
+
+def _makes_sense(graph: Graph, sizes: _Sizes) -> bool:
+    """Whether every size that follows from those of inputs is at least 1; what the model gives as a number may be 0."""
+    results = _evaluated(graph, sizes)
+    shapes = (value.type.shape or () for value in graph.values if isinstance(value.type, TensorType))
+    known = (results[dim] for shape in shapes for dim in shape if isinstance(dim, Sym))
+    return all(size is None or size > 0 for size in known)
+
+
+def _needs(graph: Graph) -> list[Pair]:
+    """Sizes that must agree: those that broadcast, and the terms of the sums in products."""
+    broadcast = [(op.args[0], op.args[1]) for op in graph.dims if op.op == "broadcast"]
+    products = (node.inputs for node in graph.nodes if node.op in ("onnx.MatMul", "core.matmul"))
+    shapes = [[_shape(graph, value) for value in inputs] for inputs in products]
+    terms = [(left[-1], right[-2]) for left, right in shapes if len(left) > 1 and len(right) > 1]
+    return [*broadcast, *((a, b) for a, b in terms if a != b)]
+
+
+def _shape(graph: Graph, value: ValueId | None) -> Shape:
+    type = None if value is None else graph.type(value)
+    return (type.shape or ()) if isinstance(type, TensorType) else ()
+
+
+def _agreed(graph: Graph, needs: Sequence[Pair], sizes: _Sizes) -> _Sizes | None:
+    """Sizes with which everything fits. Where two do not, one that an input has becomes the other, or one from which
+    they follow becomes another such, or 1, which broadcasts."""
+    clash = _clash(needs, _evaluated(graph, sizes))
+    while clash is not None:
+        for tried in _changes(graph, needs[clash], sizes):
+            further = _clash(needs, _evaluated(graph, tried))
+            if further is None or further > clash:
+                sizes, clash = tried, further
+                break
+        else:
+            return None
+    return sizes
+
+
+def _clash(needs: Sequence[Pair], results: _Results) -> int | None:
+    """The first two sizes that do not agree."""
+    for number, (a, b) in enumerate(needs):
+        found = {results[dim] if isinstance(dim, Sym) else dim for dim in (a, b)} - {1}
+        if len(found) > 1 and None not in found:
+            return number
+    return None
+
+
+def _changes(graph: Graph, pair: Pair, sizes: _Sizes) -> Iterator[_Sizes]:
+    """Sizes with one changed, so that those of a pair may agree; what is likely first."""
+    results = _evaluated(graph, sizes)
+    left, right = ([size for size in sizes if size in _behind(graph, dim)] for dim in pair)
+    for own, other in (pair[::-1], pair):
+        number = results[other] if isinstance(other, Sym) else other
+        if own in sizes and number is not None:
+            yield {**sizes, own: number}
+    yield from ({**sizes, own: sizes[other]} for own in right for other in left if own != other)
+    yield from ({**sizes, own: 1} for own in sizes if own in left or own in right)
+
+
+def _behind(graph: Graph, dim: Dim) -> set[Dim]:
+    """A size and those that it follows from."""
+    found: set[Dim] = set()
+    pending = [dim]
+    while pending:
+        dim = pending.pop()
+        if isinstance(dim, Sym) and dim not in found:
+            found.add(dim)
+            op = graph.dims[dim.id]
+            pending.extend(() if op.op in READS else op.args)
+    return found
+
+
+def _evaluated(graph: Graph, sizes: _Sizes) -> _Results:
+    """What the instructions give."""
+    results: _Results = {}
     for number, op in enumerate(graph.dims):
         sym = Sym(number)
-        args = [] if op.op in READS else [results[arg] if isinstance(arg, Sym) else arg for arg in op.args]
-        results[sym] = None
         if op.op in READS:
             results[sym] = sizes.get(sym)
-        elif None not in args:
-            try:
-                results[sym] = apply(op.op, *(arg for arg in args if arg is not None))
-            except DimError:
-                if op.op == "broadcast":
-                    return False
-    shapes = (value.type.shape or () for value in graph.values if isinstance(value.type, TensorType))
-    known = (results[dim] if isinstance(dim, Sym) else dim for shape in shapes for dim in shape)
-    return all(size is None or size > 0 for size in known)
+            continue
+        args = [results[arg] if isinstance(arg, Sym) else arg for arg in op.args]
+        try:
+            results[sym] = None if None in args else apply(op.op, *(arg for arg in args if arg is not None))
+        except DimError:
+            results[sym] = None
+    return results

@@ -137,11 +137,11 @@ def _attention(b: Core, n: Node) -> list[ValueId | None]:
     capped = softcap(b, raw, n.attrs.get("softcap", 0.0))
     bias = _bias(b, n, wide, keys, past)
     biased = capped if bias is None else b.add(capped, bias)
-    probabilities = b.cast(masked_softmax(b, b.cast(biased, _precision(b, n, biased))), b.dtype(wide))
+    weighed = biased
     if bias is not None:  # a row without any key is decided on the bias: its scores may be NaN
         top = b.reduce("max", bias, (b.rank(bias) - 1,))
-        empty = b.eq(top, b.like(-math.inf, top))
-        probabilities = b.select(empty, b.like(0, wide), probabilities)
+        weighed = b.select(b.eq(top, b.like(-math.inf, top)), b.like(-math.inf, biased), biased)
+    probabilities = b.cast(masked_softmax(b, b.cast(weighed, _precision(b, n, biased))), b.dtype(wide))
     y = b.cast(b.matmul(probabilities, repeat_heads(b, b.wide(v), b.shape(wide)[1])), dtype)
     shown = (raw, capped, biased, probabilities)[n.attrs.get("qk_matmul_output_mode", 0)]
     return [join_heads(b, y) if folded else y, k, v, b.cast(shown, dtype)]

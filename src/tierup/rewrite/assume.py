@@ -12,15 +12,17 @@ of sound a shortest.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 from random import Random
 
 from tierup.ir.dims import READS, DimBuilder, DimError, DimOp, apply
 from tierup.ir.graph import Graph
 from tierup.ir.types import Dim, Sym, TensorType
 
-_RANGES = ((5, 97), (1000, 20000))  # no 0 or 1, which broadcast
-_EXAMPLES_EACH = 3
-_TRIES = 20  # for each of them
+# No 0 or 1, which broadcast; and multiples of 32, as images mostly have: whether a size is even may decide others.
+_RANGES = (range(5, 98), range(1000, 20001), range(128, 4097, 32))
+_EXAMPLES_EACH = 8  # by chance a size is even, or odd, in all of them once in four million times
+_TRIES = 60  # to find them in a range
 
 Example = dict[tuple[int, int], int]  # (position of an input, axis) -> size
 Pair = tuple[Dim, Dim]
@@ -120,13 +122,10 @@ def draw_examples(graph: Graph) -> list[Example]:
             if isinstance(dim, Sym):
                 axes.setdefault(dim, []).append((position, axis))
     random, examples = Random(0), list[Example]()
-    for least, most in _RANGES if axes else ():
-        kept = 0
-        for _ in range(_TRIES * _EXAMPLES_EACH):
-            sizes = dict(zip(axes, random.sample(range(least, most + 1), len(axes)), strict=True))
-            if kept < _EXAMPLES_EACH and _makes_sense(graph, sizes):
-                examples.append({place: sizes[dim] for dim, places in axes.items() for place in places})
-                kept += 1
+    for choices in _RANGES if axes else ():
+        drawn = (dict(zip(axes, random.sample(choices, len(axes)), strict=True)) for _ in range(_TRIES))
+        for sizes in islice((sizes for sizes in drawn if _makes_sense(graph, sizes)), _EXAMPLES_EACH):
+            examples.append({place: sizes[dim] for dim, places in axes.items() for place in places})
     return examples
 
 
@@ -145,5 +144,5 @@ def _makes_sense(graph: Graph, sizes: dict[Sym, int]) -> bool:
                 if op.op == "broadcast":
                     return False
     shapes = (value.type.shape or () for value in graph.values if isinstance(value.type, TensorType))
-    known = (results[dim] if isinstance(dim, Sym) else dim for shape in shapes for dim in shape)
+    known = (results[dim] for shape in shapes for dim in shape if isinstance(dim, Sym))  # a constant may be empty
     return all(size is None or size > 0 for size in known)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tierup.ir.types import Sym
-from tierup.lower.tiling import tiling
+from tierup.lower.tiling import divides, tiling
 
 
 @pytest.mark.parametrize(
@@ -14,6 +14,20 @@ from tierup.lower.tiling import tiling
 @pytest.mark.parametrize("count", [192, Sym(0)])
 def test_panels_waste_no_columns(columns: int, width: int, count: int | Sym) -> None:
     assert tiling(count, columns, 16)[0] == width
+
+
+@pytest.mark.parametrize(("columns", "lanes", "width"), [(8, 16, 8), (4, 16, 4), (4, 8, 4), (12, 16, 4), (40, 16, 8)])
+def test_panels_of_one_group_are_parts_of_vectors_where_it_has_few_columns(
+    columns: int, lanes: int, width: int
+) -> None:
+    assert divides(columns, lanes)
+    assert tiling(48, columns, lanes, whole=True)[0] == width
+
+
+def test_vectors_of_less_than_four_are_no_panels() -> None:
+    assert not divides(2, 8)
+    assert not divides(6, 16)
+    assert tiling(48, 2, 8)[0] >= 4
 
 
 def test_half_vectors_need_an_even_number_of_lanes() -> None:

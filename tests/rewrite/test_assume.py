@@ -10,6 +10,8 @@ from tests.security.models import model, node, value
 
 import tierup
 from tierup.frontends.onnx import load_onnx
+from tierup.ir.dims import apply
+from tierup.ir.types import Sym
 from tierup.ir.verify import verify
 from tierup.rewrite.assume import Assumptions, draw_examples
 from tierup.rewrite.rewrite import lower_to_core
@@ -222,3 +224,43 @@ def test_examples_are_sizes_that_the_model_can_have() -> None:
 def test_a_graph_without_open_sizes_needs_no_examples() -> None:
     proto = model([node("Exp", ["x"], ["y"])], [value("x", [3])], [value("y", [3])])
     assert draw_examples(load_onnx(proto).graph) == []
+
+
+def halved(times: int) -> onnx.ModelProto:
+    """Pools of 3 by steps of 2, all but the first in ceil mode: the parity of each size decides the next."""
+    attrs = {"kernel_shape": [3, 3], "strides": [2, 2]}
+    nodes = [node("MaxPool", [f"t{n}"], [f"t{n + 1}"], **attrs, ceil_mode=int(n > 0)) for n in range(times)]
+    return model(nodes, [value("t0", [1, 3, "h", "w"])], [value(f"t{times}", [None] * 4)])
+
+
+@pytest.mark.parametrize("size", [224, 227, 192, 97])
+def test_odd_and_even_sizes_are_not_taken_for_one_another(size: int) -> None:
+    graph, assume = lowered(halved(4))
+    counts = dict.fromkeys(range(len(graph.dims)), 0)
+    for number, op in enumerate(graph.dims):
+        args = [counts[arg.id] if isinstance(arg, Sym) else arg for arg in op.args]
+        counts[number] = size if op.op == "of" else apply(op.op, *args)
+    sizes = [[counts[dim.id] if isinstance(dim, Sym) else dim for dim in pair] for pair in assume.pairs]
+    assert sizes
+    assert all(first == second for first, second in sizes)
+
+
+def test_examples_have_multiples_as_images_do() -> None:
+    """Only sizes of whole 32s make sense where halves are doubled and added to what they were made from."""
+    half = {"kernel_shape": [2, 2], "strides": [2, 2]}
+    nodes = [node("MaxPool", [f"t{n}"], [f"t{n + 1}"], **half) for n in range(5)]
+    nodes += [node("Resize", ["t5", "", "scales"], ["u"]), node("Add", ["u", "t0"], ["y"])]
+    scales = numpy_helper.from_array(np.array([1, 1, 32, 32], np.float32), "scales")
+    proto = model(nodes, [value("t0", [1, 3, "h", "w"])], [value("y", [None] * 4)], [scales])
+    examples = draw_examples(load_onnx(proto).graph)
+    assert len(examples) >= 8
+    assert all(size % 32 == 0 for example in examples for size in example.values())
+
+
+def test_an_empty_constant_leaves_examples_that_make_sense() -> None:
+    """Resize may have an empty tensor of sizes that nobody reads."""
+    nodes = [node("Resize", ["x", "none", "scales"], ["y"])]
+    weights = [numpy_helper.from_array(np.array(numbers, np.float32), name) for name, numbers in
+               (("none", []), ("scales", [1, 1, 2, 2]))]  # fmt: skip
+    proto = model(nodes, [value("x", [1, 3, "h", "w"])], [value("y", [None] * 4)], weights)
+    assert draw_examples(load_onnx(proto).graph)

@@ -73,6 +73,10 @@ GEOMETRIES: list[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = [
     ((2, 33, 9, 11), (33, 1, 3, 3), {"group": 33, "pads": [0, 1, 2, 1], "strides": [2, 2]}),
     ((1, 32, 14, 14), (32, 1, 7, 7), {"group": 32, "pads": [3, 3, 3, 3]}),
     ((1, 32, 9, 9), (64, 8, 3, 3), {"group": 4, "pads": [1, 1, 1, 1]}),
+    ((2, 48, 9, 11), (48, 8, 3, 3), {"group": 6, "pads": [1, 0, 0, 1], "strides": [2, 2]}),  # half a vector each
+    ((1, 32, 7, 9), (32, 4, 3, 3), {"group": 8, "pads": [2, 2, 2, 2], "dilations": [2, 2]}),  # a quarter
+    ((1, 60, 5, 5), (72, 20, 3, 3), {"group": 3, "pads": [1, 1, 1, 1]}),  # one and a half, of ragged channels
+    ((1, 16, 2, 3), (16, 8, 5, 5), {"group": 2, "pads": [4, 4, 4, 4]}),  # windows that lie outside altogether
     ((1, 6, 5, 5), (12, 1, 3, 3), {"group": 6, "pads": [1, 1, 1, 1]}),  # two results for each channel
     ((1, 4, 50), (20, 4, 5), {"pads": [2, 2]}),
     ((2, 300, 37), (64, 300, 7), {"pads": [2, 4], "strides": [3]}),  # sums long enough to be taken in blocks

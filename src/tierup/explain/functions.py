@@ -67,7 +67,7 @@ def as_called(
         variant = _chosen(planned.compiled.plan.variants, kernels[position].slot, given)
         if variant is not None:
             kernels[position] = places[variant.kernel, kernels[position].kernel.buffers]
-            passed[position] = Passed((), variant.scratch, variant.range, variant.grain)
+            passed[position] = Passed((), variant.scratch, variant.range, max(variant.grain, 1))
     changed = replace(closed, kernels=tuple(kernels), assumed=opened.assumed)
     return (changed, *bodies), {**soundings, opened.number: replace(sounding, kernels=passed)}
 

@@ -100,8 +100,9 @@ class _Conv:
         self._names, self._sizes = Names(), Sizes()
         self._epilogue = Epilogue(graph, weights, region.nodes, self._names)
         *self._outer, self._last = windows.axes
-        grouped = words is not None and windows.group > 1
-        self._width, self._tiles = tiling(self._last.count, windows.columns, self._lanes, whole=grouped)
+        constant = windows.matrix in dict(graph.weights)
+        whole = windows.group > 1 and (words is not None or (constant and divides(windows.columns, self._lanes)))
+        self._width, self._tiles = tiling(self._last.count, windows.columns, self._lanes, whole=whole)
         self._flat = not self._outer  # one spatial axis: the grid goes over its tiles
         self._terms = windows.channels * prod(axis.kernel for axis in windows.axes)
         dense = windows.view.strides[-1] == 1
@@ -111,7 +112,8 @@ class _Conv:
             windows, self._outer, self._last, self._span(), self._lanes, self._names, self._sizes, self._flat, planar
         )
         self._copied = copied if padded or not dense else None
-        self._packed = words is not None or (windows.group == 1 and windows.matrix in dict(graph.weights))
+        # Rows of weights of all groups may lie a power of two apart, where few of them stay in the first cache.
+        self._packed = words is not None or whole or (windows.group == 1 and constant)
         self._right = Views(graph, weights, self._dims).of(windows.matrix)
 
     def kernel(self) -> Kernel:

@@ -60,7 +60,9 @@ class Copied:
         if self.windows.view.strides[-1] != 1:
             zeroed = not self.flat and self.last.step == 1 and self.last.padded
             return ("q", "p") if zeroed else ("p",)
-        return ("q",) if self._is_whole() else ("c",)
+        if self._is_whole():
+            return ("q",)
+        return ("c",) if self.flat else ("q", "c")
 
     @property
     def _rows(self) -> int:
@@ -80,6 +82,8 @@ class Copied:
         rows = list(self._row_places(body))
         if self._is_whole():
             self._copy_whole(body, rows)
+        elif not self.flat and self.windows.view.strides[-1] == 1:
+            self._copy_row(body, rows)
         elif not self.flat and self.last.step == 1:
             self._copy_channels(body, rows)
         else:
@@ -120,26 +124,51 @@ class Copied:
     def _copy_whole(self, body: list[Statement], rows: list[tuple[Bounded, Dim]]) -> None:
         """Zeros, a stretch of the data, zeros."""
         channels, dims = self.windows.channels, self.windows.dims
-        first = dims.mul(self.last.before, channels)
-        places = self.last.size if self._is_closed() else dims.mul(self.last.size, self._filled())
-        end = dims.mul(dims.min(self.span, dims.add(self.last.before, places)), channels)
-        whole = self.row_elems
-        if first != 0:
-            body.append(self._zeros("q", 0, first, self.row_steps()))
+        first, end = dims.mul(self.last.before, channels), dims.mul(self._last_place(), channels)
         offset = dims.sub(self.windows.view.offset, first)
         index = self._index([*self._fixed(), *self._unpadded_taps(), ("q", 1)], offset)
         copied: list[Statement] = []
         self._moved(copied, ("q",), index, rows, Index((*self._sized(self.row_steps()), ("q", 1))))
         step = _COPIED_VECTORS * self.lanes
-        body.append(Loop("q", self.sizes.of(end), step, tuple(copied), begin=self.sizes.of(first)))
-        if end != whole:
-            body.append(self._zeros("q", end, whole, self.row_steps()))
+        self._between_zeros(body, Loop("q", self.sizes.of(end), step, tuple(copied), begin=self.sizes.of(first)))
+
+    def _copy_row(self, body: list[Statement], rows: list[tuple[Bounded, Dim]]) -> None:
+        """Zeros, the channels of one group place by place, zeros."""
+        windows, dims = self.windows, self.windows.dims
+        offset = dims.sub(windows.view.offset, dims.mul(self.last.before, self.last.step))
+        index = self._index([*self._fixed(), *self._unpadded_taps(), ("p", self.last.step), ("c", 1)], offset)
+        target = Index((*self._sized(self.row_steps()), ("p", windows.channels), ("c", 1)))
+        copied: list[Statement] = []
+        self._moved(copied, ("p", "c"), index, rows, target)
+        channels = Loop("c", self._channels(), self._channel_lanes(), tuple(copied))
+        begin, end = self.sizes.of(self.last.before), self.sizes.of(self._last_place())
+        self._between_zeros(body, Loop("p", end, 1, (channels,), begin=begin))
+
+    def _channel_lanes(self) -> int:
+        """How many channels are copied at a time: of few no more than there are, where that is a vector."""
+        channels = self.windows.channels
+        return channels if channels < self.lanes and channels & (channels - 1) == 0 else self.lanes
+
+    def _last_place(self) -> Dim:
+        """Where the data of a row ends in scratch."""
+        dims = self.windows.dims
+        places = self.last.size if self._is_closed() else dims.mul(self.last.size, self._filled())
+        return dims.min(self.span, dims.add(self.last.before, places))
+
+    def _between_zeros(self, body: list[Statement], loop: Loop) -> None:
+        """A loop that copies a row, and what stands around the row."""
+        channels, dims = self.windows.channels, self.windows.dims
+        first, end = dims.mul(self.last.before, channels), dims.mul(self._last_place(), channels)
+        if first != 0:
+            body.append(self._zeros("q", 0, first, self.row_steps()))
+        body.append(loop)
+        if end != self.row_elems:
+            body.append(self._zeros("q", end, self.row_elems, self.row_steps()))
 
     def _copy_channels(self, body: list[Statement], rows: list[tuple[Bounded, Dim]]) -> None:
         """Channel by channel, of which each row is one stretch: zeros, and what lies inside over them."""
         windows, dims = self.windows, self.windows.dims
-        places = self.last.size if self._is_closed() else dims.mul(self.last.size, self._filled())
-        end = dims.min(self.span, dims.add(self.last.before, places))
+        end = self._last_place()
         if self.last.padded:
             body.append(self._zeros("q", 0, self.row_elems, self.row_steps()))
         offset = dims.sub(windows.view.offset, self.last.before)
@@ -159,7 +188,7 @@ class Copied:
         return Loop(axis, self.sizes.of(end), step, statements, begin=self.sizes.of(begin))
 
     def _copy_places(self, body: list[Statement], rows: list[tuple[Bounded, Dim]]) -> None:
-        """Place by place, channels side by side; or channel by channel, if places lie side by side in the data."""
+        """Place by place, each looked up: channels side by side, or channel by channel if places are so in the data."""
         windows, span = self.windows, self.sizes.of(self.span)
         apart = windows.view.strides[-1] != 1
         inner: list[Statement] = []

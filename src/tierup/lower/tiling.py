@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from tierup.ir.types import Dim
 
 MANY_ROWS = 64  # of results that threads divide among them
 CACHED_BYTES = 512 * 1024  # of a right side that rows come back to: half of the second cache
 # Vectors in a panel -> the most rows of a tile: with the panel and a broadcast they fill the 32 registers. One and a
-# half are three half vectors, which machines compute in half the time.
-_ROWS = {3: 8, 4: 6, 2: 12, 1: 16, 1.5: 8}
+# half are three half vectors, which machines compute in half the time; less than one is for groups of few columns.
+_ROWS = {3: 8, 4: 6, 2: 12, 1: 16, 1.5: 8, 0.5: 16, 0.25: 16}
+_LEAST_LANES = 4  # machines add up less than that no faster
 _LEFT_ROWS = (4, 2, 1)  # of a row of results whose length is open
 _LATENCY = 4  # cycles until a sum can be added to again
 # Of products: vectors in a panel -> rows in a full tile; about 24 sums leave registers for the panel and broadcasts.
@@ -22,10 +25,10 @@ def tiling(count: Dim, columns: int, lanes: int, *, whole: bool = False) -> tupl
     Tiles are as equal as can be: of 14 rows two of 7, not 8, 4 and 2. `whole`: panels divide the columns (`divides`).
     """
     options = []
-    for vectors, most in _ROWS.items():
-        width = int(vectors * lanes)
-        if width != vectors * lanes or (whole and columns % width):
+    for vectors, width in _widths(lanes):
+        if whole and columns % width:
             continue
+        most = _ROWS[vectors]
         panels = -(-columns // width)
         tiles = divided(count, most) if isinstance(count, int) else (most, *(r for r in _LEFT_ROWS if r < most))
         full = isinstance(count, int) and count // tiles[0]
@@ -39,7 +42,15 @@ def tiling(count: Dim, columns: int, lanes: int, *, whole: bool = False) -> tupl
 
 def divides(columns: int, lanes: int) -> bool:
     """Whether there are panels that divide as many columns."""
-    return any(columns % (vectors * lanes) == 0 for vectors in _ROWS)
+    return any(columns % width == 0 for _, width in _widths(lanes))
+
+
+def _widths(lanes: int) -> Iterator[tuple[float, int]]:
+    """What panels may have: vectors, and so many columns."""
+    for vectors in _ROWS:
+        width = int(vectors * lanes)
+        if width == vectors * lanes and (vectors >= 1 or width >= _LEAST_LANES):
+            yield vectors, width
 
 
 def panel_vectors(columns: Dim, lanes: int, threads: int) -> int:

@@ -18,8 +18,9 @@ from tierup.ir.dims import READS, DimBuilder, DimError, DimOp, apply
 from tierup.ir.graph import Graph, ValueId
 from tierup.ir.types import Dim, Shape, Sym, TensorType
 
-_RANGES = ((5, 97), (1000, 20000))  # no 0 or 1, which broadcast
-_EXAMPLES_EACH = 8  # with three, what is true of every other size held in one of eight models
+# No 0 or 1, which broadcast; and multiples of 32, as images mostly have: whether a size is even may decide others.
+_RANGES = (range(5, 98), range(1000, 20001), range(128, 4097, 32))
+_EXAMPLES_EACH = 8  # by chance a size is even, or odd, in all of them once in four million times
 _TRIES = 10  # for each of them
 
 Example = dict[tuple[int, int], int]  # (position of an input, axis) -> size
@@ -132,10 +133,10 @@ def draw_examples(graph: Graph) -> list[Example]:
             if isinstance(dim, Sym):
                 axes.setdefault(dim, []).append((position, axis))
     random, examples, needs = Random(0), list[Example](), _needs(graph)
-    for least, most in _RANGES if axes else ():
+    for choices in _RANGES if axes else ():
         kept = 0
         for _ in range(_TRIES * _EXAMPLES_EACH):
-            drawn: _Sizes = dict(zip(axes, random.sample(range(least, most + 1), len(axes)), strict=True))
+            drawn: _Sizes = dict(zip(axes, random.sample(choices, len(axes)), strict=True))
             sizes = _agreed(graph, needs, drawn) if kept < _EXAMPLES_EACH else None
             if sizes is not None and _makes_sense(graph, sizes):
                 examples.append({place: sizes[dim] for dim, places in axes.items() for place in places})

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tierup.events import Events
+from tierup.ir.facts import Aim, Fact
+from tierup.ir.facts import Signature as Signature
 
 if TYPE_CHECKING:
     from tierup.plan.program import Plan
@@ -16,8 +18,6 @@ if TYPE_CHECKING:
     from tierup.runtime.executable import Baseline
     from tierup.store.records import KernelError, VariantRecord
 
-
-Signature = tuple[tuple[int, ...], ...]  # the shape of each input
 
 _MOST_PUT_OFF = 64  # plans; the oldest goes
 
@@ -44,6 +44,8 @@ class Serving(msgspec.Struct, frozen=True):
     """What each slot's kernel computes: the SHA-256 of its tile program's text."""
     variants: tuple[VariantRecord, ...] = ()
     """Kernels for some sizes, by number, in front of the slots' open ones."""
+    facts: tuple[Fact, ...] = ()
+    """What some of the variants rely on."""
 
     @classmethod
     def of(
@@ -62,8 +64,13 @@ class Serving(msgspec.Struct, frozen=True):
 
         return cls(
             plan.kernels, plan.count(StepCode.KERNEL), plan.fallback_nodes, signatures, baseline, constants or {},
-            errors, refused=refused, regions=regions, variants=variant_records(plan),
+            errors, refused=refused, regions=regions, variants=variant_records(plan), facts=plan.facts,
         )  # fmt: skip
+
+    @property
+    def aim(self) -> Aim:
+        """What it was made for."""
+        return Aim(self.signatures, self.facts)
 
     @property
     def tier(self) -> int:

@@ -111,7 +111,7 @@ class Progress:
         self.counts = Counts()
         self.events = Events()
         self.left_out: dict[str, str] = {}  # variants that later plans do without, by their programs' digests, and why
-        self._put_off: dict[frozenset[Signature], float] = {}
+        self._put_off: dict[tuple[frozenset[Signature], frozenset[Fact]], float] = {}
 
     @property
     def settled(self) -> bool:
@@ -141,16 +141,16 @@ class Progress:
                 self._done.clear()
             return not self.stopped
 
-    def put_off(self, signatures: tuple[Signature, ...], seconds: float) -> None:
-        """A plan with functions for these signatures would be turned away for so long: it need not be asked for."""
+    def put_off(self, aim: Aim, seconds: float) -> None:
+        """A plan that is made for this would be turned away for so long: it need not be asked for."""
         if seconds > 0:
-            self._put_off[frozenset(signatures)] = monotonic() + seconds
+            self._put_off[frozenset(aim.signatures), frozenset(aim.facts)] = monotonic() + seconds
         while len(self._put_off) > _MOST_PUT_OFF:
             del self._put_off[next(iter(self._put_off))]
 
-    def allows(self, signatures: tuple[Signature, ...]) -> bool:
-        """Whether a plan for these signatures may be asked for now."""
-        return monotonic() >= self._put_off.get(frozenset(signatures), 0.0)
+    def allows(self, aim: Aim) -> bool:
+        """Whether a plan that is made for this may be asked for now."""
+        return monotonic() >= self._put_off.get((frozenset(aim.signatures), frozenset(aim.facts)), 0.0)
 
     def stop(self) -> None:
         """Let nothing go live from now on."""

@@ -59,6 +59,7 @@ def _prepared(model: str) -> tuple[Callable[[int, Any], Call], dict[str, Any], A
     from tierup.adapt.planning import make_plan
     from tierup.cli.inputs import gather_inputs
     from tierup.frontends.onnx import load_onnx
+    from tierup.ir.facts import Aim
     from tierup.plan.program import StepCode
     from tierup.profile.machine import identify
     from tierup.runtime.executable import executable
@@ -68,7 +69,7 @@ def _prepared(model: str) -> tuple[Callable[[int, Any], Call], dict[str, Any], A
     shapes = tierup.load(path, config=config).inputs
     sizes = CASES[model]
     feeds, _ = gather_inputs(shapes, [], [f"{spec.name}={','.join(map(str, sizes))}" for spec in shapes], 0)
-    planned = make_plan(load_onnx(path), (tuple(np.shape(feeds[spec.name]) for spec in shapes),))
+    planned = make_plan(load_onnx(path), Aim((tuple(np.shape(feeds[spec.name]) for spec in shapes),)))
     plan, code = planned.compiled.plan, _native.Code([bytes.fromhex(_RETURN[identify().architecture])])
     kernel = code.addresses[0]
 

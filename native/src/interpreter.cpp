@@ -8,6 +8,7 @@
 #include <string>
 
 #include "error.hpp"
+#include "facts.hpp"
 #include "tensor.hpp"
 
 namespace tierup {
@@ -241,7 +242,7 @@ const Variant* Activation::choose(const Slot& slot, int64_t range) {
   if (slot.variants.empty()) return nullptr;
   CallState& state = call_.state;
   state.sizes.push_back(range);
-  const Variant* const found = slot.find(state.sizes, state.hint);
+  const Variant* const found = slot.find(state.sizes, state.holds, state.hint);
   if (found == nullptr || (call_.miss_share > 0 && state.miss(call_.miss_share))) return nullptr;
   found->count();
   return found;
@@ -435,6 +436,7 @@ StepTimes::StepTimes(const Program& program) {
 
 void run(const CallContext& call, std::span<Value> inputs, std::span<Value> outputs) {
   const Function& model = call.program.functions[0];
+  call.state.holds = call.slots.asks == 0 ? 0 : facts_that_hold(call.program.facts, call.slots.asks, inputs);
   Activation activation(call, model, 0);
   for (size_t i = 0; i < inputs.size(); ++i) activation.value(model.inputs[i]) = std::move(inputs[i]);
   activation.run();

@@ -39,6 +39,7 @@ struct CallState {
   int64_t scratch_bytes = 0;
   uint32_t rounds = 0;  // backward jumps and calls of functions
   size_t hint = 0;      // where the last variant was found in its table
+  int64_t holds = 0;    // a bit for each fact that holds in this call, of those that were looked at
   Draw miss;            // which guards fail for no reason, where that is asked for
 };
 

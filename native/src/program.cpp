@@ -5,6 +5,7 @@
 #include <span>
 
 #include "error.hpp"
+#include "facts.hpp"
 #include "tensor.hpp"
 
 namespace tierup {
@@ -269,8 +270,26 @@ Function decode_function(const Scope& scope, const std::string& place) {
 
 }  // namespace
 
+namespace {
+
+void check_facts(const std::vector<Fact>& facts, size_t inputs) {
+  if (facts.size() > kMostFacts) throw InvalidProgram("a program has at most " + std::to_string(kMostFacts) + " facts");
+  for (const Fact& fact : facts) {
+    if (fact.input < 0 || static_cast<size_t>(fact.input) >= inputs) {
+      throw InvalidProgram("a fact is about input " + std::to_string(fact.input) + ", but the model has " +
+                           std::to_string(inputs));
+    }
+    const size_t width = fact.element.size();
+    if (width != 1 && width != 2 && width != 4 && width != 8) {
+      throw InvalidProgram("a fact is about elements of " + std::to_string(width) + " bytes");
+    }
+  }
+}
+
+}  // namespace
+
 Program build_program(const std::vector<FunctionText>& functions, int64_t callouts, std::vector<Value> constants,
-                      int64_t slots) {
+                      int64_t slots, std::vector<Fact> facts) {
   if (functions.empty()) throw InvalidProgram("a program needs at least one function");
   Program program;
   program.callouts = static_cast<int32_t>(decode_count(callouts, "the number of call-outs"));
@@ -287,6 +306,8 @@ Program build_program(const std::vector<FunctionText>& functions, int64_t callou
                       static_cast<size_t>(program.slots)};
     program.functions.push_back(decode_function(scope, place));
   }
+  check_facts(facts, program.functions[0].inputs.size());
+  program.facts = std::move(facts);
   return program;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <variant>
@@ -64,16 +65,23 @@ struct Function {
   std::vector<Step> steps;
 };
 
+// Something that variants may rely on, and that is looked at when a call begins: every element of an input is this.
+struct Fact {
+  int32_t input = 0;              // among those of the model
+  std::vector<std::byte> element;  // as it lies in memory
+};
+
 // Immutable: any number of threads may run it.
 struct Program {
   std::vector<Function> functions;  // the first is the model
   std::vector<Value> constants;
   int32_t callouts = 0;
   int32_t slots = 0;
+  std::vector<Fact> facts;
 };
 
 // Decodes and checks everything that can be checked without a call. Throws InvalidProgram.
 Program build_program(const std::vector<FunctionText>& functions, int64_t callouts, std::vector<Value> constants,
-                      int64_t slots);
+                      int64_t slots, std::vector<Fact> facts = {});
 
 }  // namespace tierup

@@ -41,6 +41,17 @@ std::vector<Value> read_constants(const nb::list& constants) {
   return values;
 }
 
+// [(input, an element's bytes)]
+std::vector<Fact> read_facts(const nb::list& facts) {
+  std::vector<Fact> read;
+  for (nb::handle fact : facts) {
+    const auto [input, element] = nb::cast<std::tuple<int32_t, nb::bytes>>(fact);
+    const auto* const first = static_cast<const std::byte*>(element.data());
+    read.push_back({input, {first, first + element.size()}});
+  }
+  return read;
+}
+
 PyObject* python_object(const Value& constant) {
   const Value& host = constant->kind == Kind::tensor ? static_cast<Tensor&>(*constant).host : constant;
   return static_cast<PythonObject&>(*host).object;
@@ -59,9 +70,9 @@ int clear_program(PyObject* self) {
 }  // namespace
 
 PythonProgram::PythonProgram(const nb::list& functions, const nb::list& called, const nb::list& constants,
-                             int64_t slot_count)
+                             int64_t slot_count, const nb::list& facts)
     : program(build_program(read_functions(functions), static_cast<int64_t>(called.size()), read_constants(constants),
-                            slot_count)),
+                            slot_count, read_facts(facts))),
       slots(static_cast<size_t>(program.slots)) {
   for (nb::handle callout : called) {
     if (!PyCallable_Check(callout.ptr())) {
@@ -103,14 +114,17 @@ std::shared_ptr<void> kept_loaded(const nb::object& code) {
   return {nb::object(code).release().ptr(), [](void* held) { Py_DECREF(static_cast<PyObject*>(held)); }};
 }
 
-Addition read_variant(nb::handle row, const std::vector<int64_t>& sizes) {
-  const auto [slot, first, key, address, code, range, grain, scratch] =
+Addition read_variant(nb::handle row, const std::vector<int64_t>& sizes, size_t facts) {
+  auto [slot, first, key, address, code, range, grain, scratch] =
       nb::cast<std::tuple<int64_t, int32_t, Numbers, uintptr_t, nb::object, int64_t, int64_t, int64_t>>(row);
   if (slot < 0 || static_cast<size_t>(slot) >= sizes.size()) throw nb::index_error("a variant is for a slot that is not there");
   const int64_t passed = sizes[static_cast<size_t>(slot)];
-  if (first < 0 || passed < first || static_cast<int64_t>(key.size()) != passed - first + 1) {
+  const int64_t plain = passed - first + 1;
+  if (static_cast<int64_t>(key.size()) == plain) key.push_back(0);
+  if (first < 0 || passed < first || static_cast<int64_t>(key.size()) != plain + 1) {
     throw nb::value_error("a variant's key does not fit the steps of its slot");
   }
+  if (key.back() < 0 || key.back() >= int64_t{1} << facts) throw nb::value_error("a variant relies on facts that are not there");
   if (address == 0 || range < 0 || scratch < 0) throw nb::value_error("a variant has no kernel, or less than no work");
   return {static_cast<size_t>(slot), first,
           Variant{key, reinterpret_cast<KernelFn>(address), kept_loaded(code), range, grain, scratch}};
@@ -132,10 +146,21 @@ void PythonProgram::publish(const nb::dict& kernels) {
   slots.publish(changes);
 }
 
+namespace {
+
+// As it was given.
+nb::tuple python_key(const Variant& variant) {
+  Numbers key = variant.key;
+  if (variant.needs() == 0) key.pop_back();
+  return nb::tuple(nb::cast(key));
+}
+
+}  // namespace
+
 nb::list PythonProgram::add_variants(const nb::list& rows) {
   const std::vector<int64_t> sizes = sizes_by_slot(program);
   std::vector<Addition> added;
-  for (nb::handle row : rows) added.push_back(read_variant(row, sizes));
+  for (nb::handle row : rows) added.push_back(read_variant(row, sizes, program.facts.size()));
   std::vector<std::pair<size_t, Variant>> gone;
   slots.update([&](SlotTable& table) {
     for (Addition& one : added) {
@@ -144,14 +169,20 @@ nb::list PythonProgram::add_variants(const nb::list& rows) {
     }
   });
   nb::list told;
-  for (const auto& [slot, old] : gone) told.append(nb::make_tuple(slot, nb::tuple(nb::cast(old.key)), old.uses->load()));
+  for (const auto& [slot, old] : gone) told.append(nb::make_tuple(slot, python_key(old), old.uses->load()));
   return told;
 }
 
 size_t PythonProgram::remove_variants(const std::vector<std::pair<size_t, std::vector<int64_t>>>& rows) {
+  const std::vector<int64_t> sizes = sizes_by_slot(program);
   size_t removed = 0;
   slots.update([&](SlotTable& table) {
-    for (const auto& [slot, key] : rows) removed += slot < table.size() && table[slot].remove(key);
+    for (const auto& [slot, key] : rows) {
+      Numbers whole = key;
+      if (slot >= table.size()) continue;
+      if (static_cast<int64_t>(key.size()) + table[slot].first == sizes[slot] + 1) whole.push_back(0);
+      removed += table[slot].remove(whole);
+    }
   });
   return removed;
 }
@@ -168,7 +199,7 @@ nb::list PythonProgram::variants() const {
   const auto table = slots.snapshot();
   for (size_t slot = 0; slot < table->size(); ++slot) {
     for (const Variant& one : (*table)[slot].variants) {
-      rows.append(nb::make_tuple(slot, nb::tuple(nb::cast(one.key)), reinterpret_cast<uintptr_t>(one.kernel), one.uses->load()));
+      rows.append(nb::make_tuple(slot, python_key(one), reinterpret_cast<uintptr_t>(one.kernel), one.uses->load()));
     }
   }
   return rows;
@@ -240,8 +271,9 @@ void bind_program(nb::module_& module) {
                                            {Py_tp_clear, reinterpret_cast<void*>(clear_program)},
                                            {0, nullptr}};
   nb::class_<PythonProgram>(module, "Program", nb::type_slots(type_slots))
-      .def(nb::init<const nb::list&, const nb::list&, const nb::list&, int64_t>(), nb::arg("functions"),
-           nb::arg("callouts"), nb::arg("constants"), nb::arg("slots") = 0)
+      .def(nb::init<const nb::list&, const nb::list&, const nb::list&, int64_t, const nb::list&>(),
+           nb::arg("functions"), nb::arg("callouts"), nb::arg("constants"), nb::arg("slots") = 0,
+           nb::arg("facts") = nb::list())
       .def("publish", &PythonProgram::publish, nb::arg("kernels"))
       .def_ro("number", &PythonProgram::number)
       .def("kernel_addresses", &PythonProgram::kernel_addresses)

@@ -15,7 +15,7 @@ namespace tierup {
 
 struct PythonProgram {
   PythonProgram(const nanobind::list& functions, const nanobind::list& callouts, const nanobind::list& constants,
-                int64_t slots);
+                int64_t slots, const nanobind::list& facts);
   ~PythonProgram() { drop_callouts(); }
 
   // {slot: (address, whatever keeps the code loaded)}; address 0 empties the slot. All go live together.
@@ -23,7 +23,8 @@ struct PythonProgram {
   nanobind::list kernel_addresses() const;
 
   // [(slot, first, key, address, code, range, grain, scratch)]: put before the open kernels, all together. Returns what
-  // had to go, as (slot, key, uses). A key that does not fit the steps of its slot is refused.
+  // had to go, as (slot, key, uses). A key that does not fit the steps of its slot is refused. One that is longer by a
+  // number has bits there for the facts that the variant relies on.
   nanobind::list add_variants(const nanobind::list& variants);
   // [(slot, key)] of those to take out, all together. Returns how many there were.
   size_t remove_variants(const std::vector<std::pair<size_t, std::vector<int64_t>>>& variants);

@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -17,13 +19,16 @@ using KernelFn = int32_t (*)(void* const* buffers, const int64_t* sizes, void* s
 constexpr size_t kMostVariants = 32;  // of one slot: four signatures in eight places with sizes of their own
 
 // A kernel whose sizes are numbers in its code, and what a call gives it instead of what the step says. Its key is what
-// the step would have passed to the open kernel: with the same numbers and the same buffers the work is the same.
+// the step would have passed to the open kernel: with the same numbers and the same buffers the work is the same. Behind
+// that is a bit for every fact of the program that it relies on.
 struct Variant {
   std::vector<int64_t> key;
   KernelFn kernel = nullptr;
   std::shared_ptr<void> code;  // keeps the machine code loaded
   int64_t range = 0, grain = 1, scratch_bytes = 0;
   std::shared_ptr<std::atomic<uint64_t>> uses = std::make_shared<std::atomic<uint64_t>>(0);
+
+  int64_t needs() const { return key.empty() ? 0 : key.back(); }
 
   // Calls that use it at the same moment may count as one: it only decides who goes when the table is full.
   void count() const { uses->store(uses->load(std::memory_order_relaxed) + 1, std::memory_order_relaxed); }
@@ -36,15 +41,20 @@ struct Slot {
   int32_t first = 0;           // as many of a step's sizes are no part of the keys: they count rounds
   std::vector<Variant> variants = {};
   std::vector<int64_t> keys = {};  // of all variants, side by side
+  int64_t asks = 0;                // the facts that any of them relies on
 
-  // The variant for the sizes and the range of a step, in this order; null if the open kernel has to do. It is looked for
-  // at the position `hint` first, which is set to where it is: variants of one signature mostly have one position in all
-  // slots, so that a call looks at one key in each step, however many there are.
-  const Variant* find(std::span<const int64_t> numbers, size_t& hint) const {
+  // The variant for the sizes and the range of a step, in this order, and the facts that hold in its call; null if the
+  // open kernel has to do. It is looked for at the position `hint` first, which is set to where it is: variants of one
+  // signature mostly have one position in all slots, so that a call looks at one key in each step, however many there
+  // are. Those that rely on facts stand first, and are preferred.
+  const Variant* find(std::span<const int64_t> numbers, int64_t holds, size_t& hint) const {
     const std::span<const int64_t> wanted = numbers.subspan(static_cast<size_t>(first));
-    if (hint < variants.size() && fits(wanted, hint)) return &variants[hint];
+    const bool better = (holds & asks) != 0;  // there may be one before the one that needs nothing
+    if (hint < variants.size() && fits(wanted, holds, hint) && !(better && variants[hint].needs() == 0)) {
+      return &variants[hint];
+    }
     for (size_t i = 0; i < variants.size(); ++i) {
-      if (!fits(wanted, i)) continue;
+      if (!fits(wanted, holds, i)) continue;
       hint = i;
       return &variants[i];
     }
@@ -52,12 +62,12 @@ struct Slot {
   }
 
   // A few numbers: a call of memcmp would take longer.
-  bool fits(std::span<const int64_t> wanted, size_t position) const {
-    const int64_t* const key = keys.data() + position * wanted.size();
+  bool fits(std::span<const int64_t> wanted, int64_t holds, size_t position) const {
+    const int64_t* const key = keys.data() + position * (wanted.size() + 1);
     for (size_t i = 0; i < wanted.size(); ++i) {
       if (key[i] != wanted[i]) return false;
     }
-    return true;
+    return (key[wanted.size()] & ~holds) == 0;
   }
 
   // Returns what has to go for it: a variant with the same key, or the one that was used least, the older one first.
@@ -71,7 +81,8 @@ struct Slot {
       gone.push_back(std::move(*old));
       variants.erase(old);
     }
-    variants.push_back(std::move(variant));
+    const auto facts = [](const Variant& v) { return std::popcount(static_cast<uint64_t>(v.needs())); };
+    variants.insert(std::ranges::upper_bound(variants, facts(variant), std::ranges::greater{}, facts), std::move(variant));
     list_keys();
     return gone;
   }
@@ -87,19 +98,31 @@ struct Slot {
 
   void list_keys() {
     keys.clear();
-    for (const Variant& kept : variants) keys.insert(keys.end(), kept.key.begin(), kept.key.end());
+    asks = 0;
+    for (const Variant& kept : variants) {
+      keys.insert(keys.end(), kept.key.begin(), kept.key.end());
+      asks |= kept.needs();
+    }
   }
 
   // Exchanges the variants for others, and returns those that were there.
   std::vector<Variant> exchange(std::vector<Variant> others) {
     std::vector<Variant> before = std::exchange(variants, {});
-    keys.clear();
+    list_keys();
     for (Variant& variant : others) add(std::move(variant));
     return before;
   }
 };
 
-using SlotTable = std::vector<Slot>;
+struct SlotTable : std::vector<Slot> {
+  using std::vector<Slot>::vector;
+  int64_t asks = 0;  // the facts that a variant in any slot relies on: no others need to be looked at
+
+  void note_asks() {
+    asks = 0;
+    for (const Slot& slot : *this) asks |= slot.asks;
+  }
+};
 
 // A published table never changes: publishing replaces it as a whole, and a call that runs keeps the one it started
 // with, together with the machine code in it. The lock is held for a pointer's copy.
@@ -127,6 +150,7 @@ class Slots {
     old = snapshot();
     auto next = std::make_shared<SlotTable>(*old);
     change(*next);
+    next->note_asks();
     const std::lock_guard hold(mutex_);
     table_ = std::move(next);
   }

@@ -95,7 +95,10 @@ std::vector<int64_t> answer(const Program& program, const SlotTable& table, int6
   return items<int64_t>(outs[0]);
 }
 
-Variant variant(std::vector<int64_t> key, KernelFn kernel, int64_t range) { return {std::move(key), kernel, nullptr, range}; }
+Variant variant(std::vector<int64_t> key, KernelFn kernel, int64_t range, int64_t needs = 0) {
+  key.push_back(needs);
+  return {std::move(key), kernel, nullptr, range};
+}
 
 TEST(a_variant_answers_where_its_key_fits) {
   const Program program = sized();
@@ -120,10 +123,35 @@ TEST(range_and_grain_are_the_variants) {
     static_cast<int64_t*>(buffers[0])[1] = end;
     return 0;
   };
-  table[0].add({{3, 3}, write_range, nullptr, 7, 7});
+  table[0].add({{3, 3, 0}, write_range, nullptr, 7, 7});
   const std::vector<int64_t> written = answer(program, table, 3);
   CHECK_EQUAL(written[0], 0);
   CHECK_EQUAL(written[1], 7);
+}
+
+TEST(a_variant_with_facts_goes_before_one_without) {
+  Slot slot;
+  slot.add(variant({3, 3}, write_number<1>, 3));
+  slot.add(variant({4, 4}, write_number<2>, 4));
+  slot.add(variant({3, 3}, write_number<3>, 3, 2));
+  slot.add(variant({3, 3}, write_number<4>, 3, 6));
+  CHECK_EQUAL(slot.asks, 6);
+  const int64_t three[] = {3, 3}, four[] = {4, 4};
+  for (size_t first = 0; first < 5; ++first) {  // wherever it is looked for first
+    size_t hint = first;
+    CHECK(slot.find(three, 0, hint)->kernel == write_number<1>);
+    hint = first;
+    CHECK(slot.find(three, 4, hint)->kernel == write_number<1>);
+    hint = first;
+    CHECK(slot.find(three, 3, hint)->kernel == write_number<3>);
+    hint = first;
+    CHECK(slot.find(four, 7, hint)->kernel == write_number<2>);
+  }
+  size_t hint = 0;
+  CHECK(slot.find(three, 7, hint)->kernel == write_number<4>);
+  CHECK(slot.remove(std::vector<int64_t>{3, 3, 6}));
+  CHECK_EQUAL(slot.asks, 2);
+  CHECK(slot.find(three, 7, hint)->kernel == write_number<3>);
 }
 
 TEST(what_counts_rounds_is_no_part_of_a_key) {
@@ -132,9 +160,9 @@ TEST(what_counts_rounds_is_no_part_of_a_key) {
   slot.add(variant({5, 8}, write_number<1>, 8));
   size_t hint = 3;  // beyond the table: of another slot
   const int64_t round[] = {0, 1, 5, 8}, next[] = {1, 2, 5, 8}, other[] = {0, 1, 6, 8};
-  CHECK(slot.find(round, hint) == &slot.variants[0]);
-  CHECK(slot.find(next, hint) == &slot.variants[0]);
-  CHECK(slot.find(other, hint) == nullptr);
+  CHECK(slot.find(round, 0, hint) == &slot.variants[0]);
+  CHECK(slot.find(next, 0, hint) == &slot.variants[0]);
+  CHECK(slot.find(other, 0, hint) == nullptr);
 }
 
 TEST(a_full_table_loses_what_was_used_least) {
@@ -149,9 +177,9 @@ TEST(a_full_table_loses_what_was_used_least) {
   CHECK_EQUAL(slot.variants.size(), kMostVariants);
   size_t hint = 0;
   const int64_t lost[] = {5, 5}, kept[] = {9, 9}, fresh[] = {100, 100};
-  CHECK(slot.find(lost, hint) == nullptr);
-  CHECK(slot.find(kept, hint) != nullptr);
-  CHECK(slot.find(fresh, hint) != nullptr);
+  CHECK(slot.find(lost, 0, hint) == nullptr);
+  CHECK(slot.find(kept, 0, hint) != nullptr);
+  CHECK(slot.find(fresh, 0, hint) != nullptr);
   CHECK_EQUAL(hint, kMostVariants - 1);  // the last one that came
 }
 
@@ -168,15 +196,15 @@ TEST(a_variant_is_taken_out_by_its_key) {
   Slot slot;
   for (int64_t i = 0; i < 3; ++i) {
     Variant variant;
-    variant.key = {i, 2 * i};
+    variant.key = {i, 2 * i, 0};
     slot.add(std::move(variant));
   }
-  CHECK(!slot.remove(std::vector<int64_t>{1, 1}));
-  CHECK(slot.remove(std::vector<int64_t>{1, 2}));
+  CHECK(!slot.remove(std::vector<int64_t>{1, 1, 0}));
+  CHECK(slot.remove(std::vector<int64_t>{1, 2, 0}));
   size_t hint = 0;
-  CHECK(slot.find(std::vector<int64_t>{1, 2}, hint) == nullptr);
-  const Variant* const left = slot.find(std::vector<int64_t>{2, 4}, hint);
-  CHECK(left != nullptr && left->key == (std::vector<int64_t>{2, 4}) && hint == 1);
+  CHECK(slot.find(std::vector<int64_t>{1, 2}, 0, hint) == nullptr);
+  const Variant* const left = slot.find(std::vector<int64_t>{2, 4}, 0, hint);
+  CHECK(left != nullptr && left->key == (std::vector<int64_t>{2, 4, 0}) && hint == 1);
 }
 
 TEST(variants_come_and_go_under_calls) {

@@ -31,8 +31,10 @@ class Program:
         callouts: list[Callable[..., tuple[Any, ...]]],
         constants: list[Any],
         slots: int = 0,
+        facts: list[tuple[int, bytes]] = [],
     ) -> None:
-        """A function is (n_values, n_dims, inputs, outputs, dim_code, steps). ValueError says what is malformed."""
+        """A function is (n_values, n_dims, inputs, outputs, dim_code, steps). A fact is (input, element):
+        all elements of the input have these bytes. ValueError says what is malformed."""
 
     def publish(self, kernels: dict[int, tuple[int, object]]) -> None:
         """{slot: (address, what keeps the code loaded)}; address 0 empties a slot. All of them go live together."""

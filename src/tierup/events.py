@@ -37,18 +37,25 @@ class Queued(msgspec.Struct, frozen=True, tag="queued"):
     tier: int
     waiting: int
     signatures: tuple[Shapes, ...] = ()
+    facts: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         closed = f" for {shapes_text(self.signatures)}" if self.signatures else ""
+        closed += f" where {' and '.join(self.facts)}" if self.facts else ""
         return f"tier {self.tier} queued{closed}, {self.waiting} before it"
 
 
 class Planned(msgspec.Struct, frozen=True, tag="planned"):
+    """`saved` is the share of the kernels' work that facts are expected to save."""
+
     kernels: int
     seconds: float
+    facts: tuple[str, ...] = ()
+    saved: float = 0.0
 
     def __str__(self) -> str:
-        return f"planned {self.kernels} kernels in {self.seconds:.2f} s"
+        said = f"planned {self.kernels} kernels in {self.seconds:.2f} s"
+        return f"{said}, {100 * self.saved:.2g}% less to do where {' and '.join(self.facts)}" if self.facts else said
 
 
 class Built(msgspec.Struct, frozen=True, tag="built"):
@@ -135,9 +142,11 @@ class Swapped(msgspec.Struct, frozen=True, tag="swapped"):
     before: int
     tier: int
     kernels: int
+    facts: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return f"swapped from tier {self.before} to tier {self.tier}, {self.kernels} kernels"
+        relying = f", some where {' and '.join(self.facts)}" if self.facts else ""
+        return f"swapped from tier {self.before} to tier {self.tier}, {self.kernels} kernels{relying}"
 
 
 class Displaced(msgspec.Struct, frozen=True, tag="displaced"):

@@ -32,6 +32,8 @@ class Report:
     counts: Counts
     tier: int = 0
     signatures: tuple[Signature, ...] = ()
+    facts: tuple[str, ...] = ()
+    """What some of the kernels for these rely on, in words."""
     kernels: int = 0
     kernel_steps: int = 0
     fallback_nodes: int = 0
@@ -65,6 +67,7 @@ class Report:
             "tier": self.tier,
             "reason": self.reason,
             "signatures": [list(map(list, signature)) for signature in self.signatures],
+            "facts": list(self.facts),
             "kernels": self.kernels,
             "refused_regions": [{"region": region, "reason": reason} for region, reason in self.refused],
             "nodes": self.nodes,
@@ -125,7 +128,8 @@ class Report:
         lines += self._decisions()
         if self.signatures:
             closed = "; ".join(" ".join("×".join(map(str, shape)) for shape in s) for s in self.signatures)
-            lines.insert(1, f"  sizes closed for {closed}")
+            relying = f"; some kernels for these rely on it that {' and '.join(self.facts)}" if self.facts else ""
+            lines.insert(1, f"  sizes closed for {closed}{relying}")
         if self.reason:
             lines.insert(1, f"  {self.reason}")
         return "\n".join(lines)

@@ -18,6 +18,7 @@ from tierup.adapt.messages import CallRecord, Failure, TriedPlan, TryPlan
 from tierup.adapt.tensors import array_of, records_of
 from tierup.events import Compared
 from tierup.frontends.onnx import load_onnx
+from tierup.ir.facts import Aim
 from tierup.plan.baseline import baseline
 from tierup.runtime.executable import executable
 from tierup.runtime.progress import Serving
@@ -115,7 +116,7 @@ def test_a_trial_measures_both_plans(tried: Tried, given: Any) -> None:
 
 def test_two_plans_are_also_tried_on_one_thread(tried: Tried) -> None:
     """A call that finds the pool taken must not lose either."""
-    reply = tried.run((), CallRecord(((3, 40),)), threads=2)
+    reply = tried.run(Aim(), CallRecord(((3, 40),)), threads=2)
     assert isinstance(reply, TriedPlan)
     assert [one.alone for one in reply.compared] == [False, True]
     assert "3×40 on one thread: " in str(reply.compared[1])
@@ -130,8 +131,8 @@ def test_a_trial_draws_sizes_where_none_were_seen(tried: Tried) -> None:
 
 
 def test_a_trial_against_a_plan_needs_that_plan(tried: Tried) -> None:
-    assert isinstance(tried.run((), CallRecord(((3, 40),))), TriedPlan)
-    missing = tried.run((((7, 40),),), CallRecord(((3, 40),)))
+    assert isinstance(tried.run(Aim(), CallRecord(((3, 40),))), TriedPlan)
+    missing = tried.run(Aim((((7, 40),),)), CallRecord(((3, 40),)))
     assert missing == Failure("the plan that answers now is not in the cache")
 
 

@@ -21,6 +21,7 @@ from tierup.adapt.planning import make_plan
 from tierup.cli import app
 from tierup.errors import InputError
 from tierup.frontends.onnx import load_onnx
+from tierup.ir.facts import Aim
 from tierup.profile.machine import Machines, identify
 
 
@@ -295,7 +296,7 @@ def test_closed_regions_have_no_open_sizes(perceptron: Path, tmp_path: Path) -> 
 
 def test_closed_regions_are_the_variants_that_tier_2_has(perceptron: Path, tmp_path: Path) -> None:
     """The open cut, with kernels that are proved and served for this signature."""
-    planned = make_plan(load_onnx(perceptron), (((6, 20),),))
+    planned = make_plan(load_onnx(perceptron), Aim((((6, 20),),)))
     slots, variants = planned.compiled.plan.slots, planned.compiled.plan.variants
     assert variants
     opened = record(perceptron, tmp_path, "--shape", "x=6,20")["regions"]

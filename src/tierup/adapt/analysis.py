@@ -25,12 +25,15 @@ if TYPE_CHECKING:
     from tierup.adapt.thinning import RegionTimes
     from tierup.config import Config
     from tierup.events import Events
+    from tierup.ir.facts import Fact
     from tierup.profile.energy import EnergyMeter
+    from tierup.runtime.feeds import Input
 
 _SAVE_FIRST_S, _SAVE_EVERY_S = 30.0, 300.0
 _SAVED_ROWS = 2048
 _KNOWN_PROGRAMS = 8
 _MOST_WAITING = 1024  # models
+_STEADY_CALLS, _SETTLING_CALLS = 16, 2  # watched one after the other, in which a fact held; while a model settles
 
 
 class Watched(Protocol):
@@ -141,6 +144,21 @@ class Analysis:
                 "inputs": [history.to_dict(name) for name, history in profiles.inputs.items()],
             }
 
+    def facts(self, inputs: Sequence[Input], *, everything: bool = False) -> tuple[Fact, ...]:
+        """What held in the last calls that were watched, and can be looked at in every call: inputs of one number."""
+        from tierup.ir.facts import LIMIT_BYTES, Fact
+        from tierup.ir.types import TensorType
+
+        least, found = _SETTLING_CALLS if everything else _STEADY_CALLS, list[Fact]()
+        with self.lock:
+            for place, given in enumerate(inputs):
+                history, kind = self.profiles.inputs.get(given.name), given.type
+                if history is None or history.only is None or history.only_calls < least:
+                    continue
+                if isinstance(kind, TensorType) and history.elements * kind.dtype.numpy.itemsize <= LIMIT_BYTES:
+                    found.append(Fact(place, given.name, kind.dtype.code, history.only))
+        return tuple(fact for fact in found if _can_be(fact))
+
     def measure_energy(self, model: Watched) -> None:
         """Begin to meter, if there is a meter and it did not begin yet."""
         if self._energy is not None:
@@ -166,6 +184,14 @@ class Analysis:
         except (OSError, ValueError) as error:
             return f"unavailable: {error}"
         return {"joules": joules, "calls": model.calls - self._first_calls}
+
+
+def _can_be(fact: Fact) -> bool:
+    """Whether native code can look for it: statistics of large integers are rounded."""
+    try:
+        return bool(fact.element)
+    except (ValueError, OverflowError):
+        return False
 
 
 def counter_names() -> tuple[str, ...]:

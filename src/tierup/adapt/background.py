@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from tierup.adapt.messages import CallRecord
     from tierup.adapt.worth import Demand
     from tierup.config import Config
+    from tierup.ir.facts import Aim, Fact
     from tierup.runtime.constants import Constants
     from tierup.runtime.origin import Origin
     from tierup.runtime.progress import Progress, Serving, Signature
@@ -41,7 +42,7 @@ class Climb:
 
     `go_live` is the model's method; it and the origin are held weakly, so that a model that is dropped is gone. So is
     `calls`, which gives calls to try plans on. `constants` are what the next program may share with the one that runs,
-    `incumbent` what that is: the signatures of its functions, None if it is the baseline.
+    `incumbent` what that was made for, None if it is the baseline. `facts` may be relied on for these signatures.
     `again`: it is tried though it was turned away before. `nodes` is the model's size. `demand` says how the model is
     called, and how much of that has these signatures.
     """
@@ -55,14 +56,16 @@ class Climb:
         config: Config,
         signatures: tuple[Signature, ...] = (),
         constants: Constants | None = None,
-        incumbent: tuple[Signature, ...] | None = None,
-        calls: Callable[[tuple[Signature, ...]], tuple[CallRecord, ...]] | None = None,
+        incumbent: Aim | None = None,
+        calls: Callable[[Aim], tuple[CallRecord, ...]] | None = None,
         again: bool = False,
         nodes: int = 1,
         demand: Callable[[tuple[Signature, ...]], Demand] | None = None,
+        facts: tuple[Fact, ...] = (),
     ) -> None:
         self.name, self.progress, self.config = name, progress, config
         self.signatures, self.constants, self.incumbent = signatures, constants or {}, incumbent
+        self.facts = facts
         self._go_live, self._origin = weakref.WeakMethod(go_live), weakref.ref(origin)
         self.again = again
         self._calls = None if calls is None else weakref.WeakMethod(calls)
@@ -71,6 +74,13 @@ class Climb:
         self._queued_s = 0.0
         self._queued: Demand | None = None
         self._ledger: Ledger | None = None
+
+    @property
+    def aim(self) -> Aim:
+        """What the plan is to be made for."""
+        from tierup.ir.facts import Aim
+
+        return Aim(self.signatures, self.facts)
 
     @property
     def tier(self) -> int:
@@ -137,7 +147,7 @@ class Climb:
     def calls(self) -> tuple[CallRecord, ...]:
         """Calls to try plans on; none if the model has none to give."""
         calls = self._calls() if self._calls is not None else None
-        return () if calls is None else calls(self.signatures)
+        return () if calls is None else calls(self.aim)
 
     def go_live(self, program: _native.Program, serving: Serving, tried: bool = False) -> None:
         """Let the model answer with this program; Stopped if it must not change. `tried`: it was measured faster."""

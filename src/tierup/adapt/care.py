@@ -16,13 +16,14 @@ import msgspec
 from tierup.adapt.live import LOOK_AFTER, Backoff, Finding, Watch
 from tierup.adapt.messages import CallRecord, CheckedCall
 from tierup.adapt.sampling import FIRST_CALLS, Sample, next_sample, pause_s
-from tierup.adapt.tensors import CALL_LIMIT_BYTES, TensorData, records_of
+from tierup.adapt.tensors import CALL_LIMIT_BYTES, TensorData, hold, records_of
 from tierup.adapt.thinning import CLOSE_CALLS, RegionTimes, slow_variants, without
 from tierup.events import Confirmed, RolledBack, Suspected, Thinned
 
 if TYPE_CHECKING:
     from tierup import _native
     from tierup.config import Config
+    from tierup.ir.facts import Fact
     from tierup.runtime.progress import Progress, Serving, Signature
 
 _LOOK_SHARE = 0.002  # of the time of calls that looking at them may take
@@ -102,12 +103,13 @@ class Care:
                 self.watch = self.previous = self.regions = None
                 self._progress.counts.rollbacks += 1
                 events.add(RolledBack(serving.tier, previous.serving.tier, found.reason))
-                for signature in (*(set(serving.signatures) - set(previous.serving.signatures)), serving.tier):
-                    self.backoff.failed(signature, runner.calls)
+                before = {*previous.serving.signatures, *previous.serving.facts}
+                for wanted in (*({*serving.signatures, *serving.facts} - before), serving.tier):
+                    self.backoff.failed(wanted, runner.calls)
                 self._learn(runner, serving, "rolled back", found.reason)
                 from tierup.adapt.learn import left_alone_s
 
-                self._progress.put_off(serving.signatures, left_alone_s("rolled back"))
+                self._progress.put_off(serving.aim, left_alone_s("rolled back"))
                 return previous
         return None
 
@@ -138,7 +140,7 @@ class Care:
         from tierup.adapt.memory import MEMORY
 
         assert runner.program is not None
-        machine, key = machine_row(), decision_key(serving.parts, serving.signatures)
+        machine, key = machine_row(), decision_key(serving.parts, serving.aim)
         rows = [
             machine,
             *profile_rows(key, machine.key, self._name, serving.tier, runner.program.number, runner.times()),
@@ -208,10 +210,16 @@ class Care:
             return ""
         return f"{found.reason}; at most {sample.number - self._last_good} calls got such answers"
 
-    def calls_to_try(self, runner: _native.Runner, closed: tuple[Signature, ...]) -> tuple[CallRecord, ...]:
-        """Calls of the signatures that are to be closed, or of the most frequent ones; inputs where they are kept."""
+    def calls_to_try(
+        self, runner: _native.Runner, closed: tuple[Signature, ...], facts: tuple[Fact, ...] = ()
+    ) -> tuple[CallRecord, ...]:
+        """Calls of the signatures that are to be closed, or of the most frequent ones; inputs where they are kept, and
+        these facts hold."""
         if closed:
-            return tuple(CallRecord(signature, self._samples.get(signature, ())) for signature in closed)
+            kept = {signature: self._samples.get(signature, ()) for signature in closed}
+            return tuple(
+                CallRecord(signature, found if hold(facts, found) else ()) for signature, found in kept.items()
+            )
         seen = sorted(runner.signatures(), key=lambda entry: -entry[1])
         shapes = [tuple(shape for shape in signature if shape is not None) for signature, _ in seen]
         known = [

@@ -11,7 +11,7 @@ them all. Names are gone and everything is numbered anew, so that equal regions 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tierup.errors import TierupError
@@ -37,6 +37,7 @@ class Case:
 
     `known` are inputs with the sizes that they hold. Sizes that are `assumed` to be equal are so in every call.
     `fixed` are integer inputs that are constants of the model: what they hold was looked at when it was compiled.
+    `uniform` are inputs whose elements are all this number, since the kernels rely on facts.
     """
 
     graph: Graph
@@ -45,6 +46,7 @@ class Case:
     known: tuple[tuple[ValueId, tuple[Dim, ...]], ...] = ()
     assumed: tuple[Pair, ...] = ()
     fixed: tuple[ValueId, ...] = ()
+    uniform: tuple[tuple[ValueId, float], ...] = ()
 
     @property
     def open_sizes(self) -> int:
@@ -97,7 +99,9 @@ def cases_of(function: Function, weights: Weights) -> list[tuple[tuple[Placed, .
     for group in _groups(function.kernels):
         try:
             kernels = tuple(placed.kernel for placed in group)
-            found.append((group, isolate(function.graph, weights, kernels, dims.ops, known, function.assumed)))
+            uniform = dict(function.uniform)
+            case = isolate(function.graph, weights, kernels, dims.ops, known, function.assumed, uniform)
+            found.append((group, case))
         except NotAlone as reason:
             found.append((group, reason))
     return found
@@ -121,10 +125,11 @@ def isolate(
     dims: Sequence[DimOp],
     known: Contents | None = None,
     assumed: Sequence[Pair] = (),
+    uniform: Mapping[ValueId, float] | None = None,
 ) -> Case:
     """The case of kernels of `graph`. `dims` are the instructions that their sizes refer to, `known` the integers that
-    values hold. NotAlone if they need more than their buffers."""
-    return _Isolation(graph, weights, tuple(kernels), DimBuilder(dims), known or {}).case(assumed)
+    values hold, `uniform` values with one number in all elements. NotAlone if they need more than their buffers."""
+    return _Isolation(graph, weights, tuple(kernels), DimBuilder(dims), known or {}).case(assumed, uniform or {})
 
 
 class _Isolation:
@@ -232,7 +237,7 @@ class _Isolation:
             raise NotAlone(f"the kernel's code holds a constant of {count} elements")
         self._constants.setdefault(value)
 
-    def case(self, assumed: Sequence[Pair]) -> Case:
+    def case(self, assumed: Sequence[Pair], uniform: Mapping[ValueId, float]) -> Case:
         met = [value for node in self._nodes for value in node.inputs]
         others = [value for value in dict.fromkeys(met) if value in self._known or value in self._unread]
         inputs = list(dict.fromkeys([*self._reads, *(value for value in others if value is not None)]))
@@ -261,6 +266,7 @@ class _Isolation:
             tuple((places[value], tuple(map(dims.of, self._known[value]))) for value in inputs if value in self._known),
             tuple((dims.of(a), dims.of(b)) for a, b in assumed if dims.has(a) and dims.has(b)),
             tuple(places[value] for value in inputs if value in self._digests and self._is_integer(value)),
+            tuple((places[value], uniform[value]) for value in inputs if value in uniform),
         )
 
     def _renumbered_dims(self, kept: Sequence[ValueId], vector: int, assumed: Sequence[Pair]) -> _Dims:

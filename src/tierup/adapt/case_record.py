@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Annotated
 
@@ -65,6 +66,7 @@ class CaseRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     known: Annotated[tuple[tuple[_Value, tuple[Size, ...]], ...], Meta(max_length=4096)] = ()
     assumed: Annotated[tuple[tuple[Size, Size], ...], Meta(max_length=65_536)] = ()
     fixed: Annotated[tuple[_Value, ...], Meta(max_length=4096)] = ()
+    uniform: Annotated[tuple[tuple[_Value, float], ...], Meta(max_length=4096)] = ()
 
 
 def record_of(case: Case) -> CaseRecord:
@@ -76,6 +78,7 @@ def record_of(case: Case) -> CaseRecord:
         tuple((value, tuple(map(_size, sizes))) for value, sizes in case.known),
         tuple((_size(a), _size(b)) for a, b in case.assumed),
         case.fixed,
+        case.uniform,
     )
 
 
@@ -118,8 +121,9 @@ def case_of(record: CaseRecord) -> Case:
     verify_graph(graph, weights)
     known = tuple((value, tuple(map(_dim, sizes))) for value, sizes in record.known)
     assumed = tuple((_dim(a), _dim(b)) for a, b in record.assumed)
-    case = Case(graph, weights, tuple(map(_kernel, record.calls)), known, assumed, record.fixed)
+    case = Case(graph, weights, tuple(map(_kernel, record.calls)), known, assumed, record.fixed, record.uniform)
     _check_sizes(case)
+    _check_uniform(case)
     for kernel in case.kernels:
         _check_buffers(case, kernel)
     return case
@@ -168,6 +172,14 @@ def _check_sizes(case: Case) -> None:
         type = graph.type(value) if value in graph.inputs[:-1] else None
         if not isinstance(type, TensorType) or type.shape not in ((), (len(sizes),)) or type.dtype.is_float:
             raise ValueError(f"value %{value} cannot hold sizes")
+
+
+def _check_uniform(case: Case) -> None:
+    """What is one number in all elements are inputs of numbers."""
+    for value, number in case.uniform:
+        type = case.graph.type(value) if value in case.graph.inputs[:-1] else None
+        if not isinstance(type, TensorType) or type.dtype is DType.STR or not math.isfinite(number):
+            raise ValueError(f"value %{value} cannot be {number} everywhere")
 
 
 def _check_buffers(case: Case, kernel: Kernel) -> None:

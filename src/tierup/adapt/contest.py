@@ -63,13 +63,13 @@ def try_plan(job: TryPlan) -> TriedPlan | Failure:
         incumbent = executable(baseline(imported.graph), imported.weights)
     else:
         found = plans.find(source, job.parts)
-        if found is None or found.record.plan.signatures != job.incumbent:
+        if found is None or found.record.plan.aim != job.incumbent:
             return Failure("the plan that answers now is not in the cache")
         incumbent = restore(found, origin, config, warm.serving.constants).program
     runners = _runner(entry.about, incumbent), _runner(entry.about, warm.program)
     budget_s = job.budget_s / max(1, len(job.calls) * len(job.ways))
     calls = [call if call.signature is not None else _any_call(origin) for call in job.calls]
-    compared = [_compare_on(alone, entry.about, call, *runners, budget_s) for call in calls for alone in job.ways]
+    compared = [_compare_on(alone, entry, call, *runners, budget_s) for call in calls for alone in job.ways]
     return TriedPlan(tuple(compared))
 
 
@@ -93,14 +93,14 @@ def _compare_on(alone: bool, *arguments: Any) -> Compared:
 
 
 def _compare(
-    about: AboutRecord,
+    entry: EntryRecord,
     call: CallRecord,
     incumbent: Callable[[Feeds], Any],
     candidate: Callable[[Feeds], Any],
     budget_s: float,
 ) -> Compared:
     """Blocks of calls in turn, until it is decided or the time is over; where noise is large, some time longer."""
-    sets = [_given(call)] if call.inputs else [_drawn(about, call, seed) for seed in range(_SETS)]
+    sets = [_given(call)] if call.inputs else [_drawn(entry, call, seed) for seed in range(_SETS)]
     for feeds in sets:
         candidate(feeds)  # also what goes wrong does so here
     # Single calls tell enough where one is several times as fast, as kernels are beside the baseline.
@@ -178,9 +178,11 @@ def _given(call: CallRecord) -> Feeds:
     return {tensor.name: array_of(tensor) for tensor in call.inputs}
 
 
-def _drawn(about: AboutRecord, call: CallRecord, seed: int) -> Feeds:
-    """Inputs with these shapes. Floats are normal; integers are 0 or 1: ids, masks and places nearly everywhere."""
-    random = np.random.default_rng(seed)
+def _drawn(entry: EntryRecord, call: CallRecord, seed: int) -> Feeds:
+    """Inputs with these shapes, for which the candidate's facts hold. Floats are normal; integers are 0 or 1: ids,
+    masks and places nearly everywhere."""
+    random, about = np.random.default_rng(seed), entry.about
+    assumed = {fact.name: fact.value for fact in entry.plan.facts}
     if call.signature is None or len(call.signature) != len(about.inputs):
         raise InputError("only calls whose inputs are all tensors can be drawn")
     feeds: Feeds = {}
@@ -190,5 +192,7 @@ def _drawn(about: AboutRecord, call: CallRecord, seed: int) -> Feeds:
         if dtype is None or dtype.kind == "O":
             raise InputError(f"input '{value.name}' is no tensor of numbers, and cannot be drawn")
         drawn: Array = random.integers(0, 2, shape) if dtype.kind in "iub" else random.standard_normal(shape)
+        if value.name in assumed:
+            drawn = np.full(shape, assumed[value.name])
         feeds[value.name] = drawn.astype(dtype)
     return feeds

@@ -54,7 +54,7 @@ def draw_inputs(
     extreme (as large and small as f32 can compute with); `density` is the share of such elements. Indices stay below
     `places`, too."""
     limits, lengths = index_limits(sized), _row_lengths(sized)
-    found = sized.known_inputs()
+    found = sized.known_inputs() | sized.uniform_inputs()
     for value in sized.case.graph.inputs:
         if value not in found:
             shape = sized.shape(value)
@@ -189,7 +189,8 @@ def outside(sized: Sized, inputs: dict[ValueId, Array], draw: Draw) -> dict[Valu
 def indices_given(sized: Sized) -> list[ValueId]:
     """The inputs with indices that a call may bring: constants are known to lie inside, or checked in the call."""
     read = values_read(sized.case.kernels)
-    own = [value for value in index_limits(sized) if value not in sized.case.fixed and value in read]
+    given = {*sized.case.fixed, *(value for value, _ in sized.case.uniform)}
+    own = [value for value in index_limits(sized) if value not in given and value in read]
     return [value for value in own if math.prod(sized.shape(value))]
 
 

@@ -17,8 +17,8 @@ from tierup.store.rows import Decision, Machine, Measurement, Profile, Recipe, R
 if TYPE_CHECKING:
     from tierup.adapt.live import Timed
     from tierup.codegen.target import Target
+    from tierup.ir.facts import Aim
     from tierup.profile.execution import Profiles
-    from tierup.runtime.progress import Signature
     from tierup.store.records import KernelError
 
 _TEXT = 2000  # what rows keep of a text
@@ -27,9 +27,10 @@ _DECISION_S = 86_400.0
 _UNCLEAR_S = 1800.0  # where noise hid what it would save: machines become quiet again
 
 
-def decision_key(parts: Mapping[str, str], signatures: tuple[Signature, ...]) -> str:
-    """Names a plan by what it is made of: the model's content, our own sources, the machine, the signatures."""
-    return sha256(msgspec.json.encode((sorted(parts.items()), sorted(signatures)))).hexdigest()
+def decision_key(parts: Mapping[str, str], aim: Aim) -> str:
+    """Names a plan by what it is made of: the model's content, our own sources, the machine, the signatures, facts."""
+    named = (sorted(parts.items()), sorted(aim.signatures), *([sorted(aim.facts)] if aim.facts else ()))
+    return sha256(msgspec.json.encode(named)).hexdigest()
 
 
 def left_alone_s(outcome: str, failures: int = 1) -> float:

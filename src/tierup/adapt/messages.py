@@ -18,6 +18,7 @@ from tierup.adapt.proof import REASON_LIMIT_CHARS, Proof
 from tierup.adapt.tensors import TensorData
 from tierup.codegen.target import Target
 from tierup.events import Compared
+from tierup.ir.facts import Aim
 from tierup.store.build_cost import BuildCost
 from tierup.store.rows import Quarantine, Row
 
@@ -46,7 +47,7 @@ class PlanModel(msgspec.Struct, frozen=True, tag="plan", forbid_unknown_fields=T
     cache_dir: str
     parts: dict[str, str]
     threads: Annotated[int, Meta(ge=1, le=1024)]
-    signatures: Annotated[tuple[tuple[tuple[int, ...], ...], ...], Meta(max_length=64)] = ()
+    aim: Aim = Aim()
     store: str = ""
     """Where it is known whether such a plan was turned away before; empty: it is tried in any case."""
     precision: Annotated[str, Meta(max_length=16)] = "f32"
@@ -74,8 +75,8 @@ class CallRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TryPlan(msgspec.Struct, frozen=True, tag="try", forbid_unknown_fields=True):
-    """Time a plan against the one that answers now. `entry` is the candidate's, with kernels; `incumbent` the
-    signatures of the plan in the cache that answers now, None if that is the baseline."""
+    """Time a plan against the one that answers now. `entry` is the candidate's, with kernels; `incumbent` is what the
+    plan in the cache that answers now was made for, None if that is the baseline."""
 
     path: str
     stamp: tuple[int, ...] | None
@@ -83,7 +84,7 @@ class TryPlan(msgspec.Struct, frozen=True, tag="try", forbid_unknown_fields=True
     parts: dict[str, str]
     threads: Annotated[int, Meta(ge=1, le=1024)]
     entry: bytes
-    incumbent: Annotated[tuple[_Shapes, ...], Meta(max_length=64)] | None
+    incumbent: Aim | None
     calls: Annotated[tuple[CallRecord, ...], Meta(min_length=1, max_length=16)]
     budget_s: Annotated[float, Meta(gt=0, le=600)]
 
@@ -175,6 +176,8 @@ class PlannedModel(msgspec.Struct, frozen=True, tag="planned", forbid_unknown_fi
     cases: Annotated[tuple[PlacedCase, ...], Meta(max_length=65_536)] = ()
     key: Annotated[str, Meta(max_length=200)] = ""
     """What decisions about it are kept under."""
+    saved: Annotated[float, Meta(ge=-1, le=1)] = 0.0
+    """The share of its kernels' work that facts are expected to save."""
 
 
 class TriedPlan(msgspec.Struct, frozen=True, tag="tried plan", forbid_unknown_fields=True):

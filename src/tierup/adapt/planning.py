@@ -21,6 +21,7 @@ from tierup.adapt.proofs import placed_cases
 from tierup.codegen.target import Target, target_of
 from tierup.errors import ConfigError, ModelError, StoreError
 from tierup.frontends.onnx import Imported, load_onnx
+from tierup.ir.facts import Aim, facts_text
 from tierup.ir.graph import Weights
 from tierup.ir.types import Array, dtype_from_numpy
 from tierup.logs import logger
@@ -40,6 +41,9 @@ from tierup.store.weights import place
 
 log = logger(__name__)
 
+# A swap has to save 2% of a call. Counting statements is right within a factor of four or so.
+LEAST_SAVED = 0.005
+
 
 @dataclass(frozen=True)
 class Planned:
@@ -52,7 +56,8 @@ class Planned:
     @property
     def signatures(self) -> tuple[Signature, ...]:
         """Those that have functions of their own."""
-        return tuple(function.signature for function in self.compiled.functions if function.signature is not None)
+        found = (function.signature for function in self.compiled.functions if function.signature is not None)
+        return tuple(dict.fromkeys(found))
 
     @property
     def refused(self) -> tuple[tuple[str, str], ...]:
@@ -67,11 +72,11 @@ class Planned:
 
 def make_plan(
     imported: Imported,
-    signatures: tuple[Signature, ...] = (),
+    aim: Aim | None = None,
     precision: str = "f32",
     refused: Mapping[str, str] | None = None,
 ) -> Planned:
-    """Plan a model for this machine, in this precision, with functions of their own for some signatures.
+    """Plan a model for this machine, in this precision, with variants of its kernels for what it aims at.
 
     `refused` are tile programs, by digest, that may not serve. ConfigError if nothing can be compiled for it.
     """
@@ -81,7 +86,20 @@ def make_plan(
     weights = Weights()  # a copy: what is folded on the way goes with the plan
     for digest in imported.weights:
         weights.add(imported.weights[digest], digest)
-    return Planned(compile_plan(imported.graph, weights, target, signatures, precision, refused), weights, target)
+    aim = aim or Aim()
+    compiled = compile_plan(imported.graph, weights, target, aim.signatures, precision, refused, aim.facts)
+    return Planned(compiled, weights, target)
+
+
+def why_not(planned: Planned) -> str:
+    """Why a plan that relies on facts is not worth being built; empty if it is, or relies on none."""
+    facts, saved = planned.compiled.plan.facts, planned.compiled.saved
+    if not facts or saved >= LEAST_SAVED:
+        return ""
+    where = f"where {facts_text(facts)}"
+    if not any(function.uniform for function in planned.compiled.functions):
+        return f"no kernel has less to do {where}"
+    return f"kernels have {100 * saved:.2g}% less to do {where}, which is too little to be built"
 
 
 def make_entry(
@@ -105,18 +123,22 @@ def plan_model(job: PlanModel) -> PlannedModel | Failure:
     if job.stamp is not None and source.stamp != job.stamp:
         raise ModelError(f"'{job.path}' is not the file that it was")
     plans = Plans(job.cache_dir, job.threads)
-    key = decision_key(plans.full_parts(source, job.parts), job.signatures)
+    key = decision_key(plans.full_parts(source, job.parts), job.aim)
     turned_away = _turned_away(job.store, key) if job.store and not is_new(job.store) else None
     if turned_away is not None:
         return turned_away
     _allow_bytes(2 * source.size_bytes)
     imported = load_onnx(job.path)
-    planned = make_plan(imported, job.signatures, job.precision, job.refused)
+    planned = make_plan(imported, job.aim, job.precision, job.refused)
+    if reason := why_not(planned):
+        return Failure(reason[:REASON_LIMIT_CHARS], left_alone_s("refused"))
     if not planned.compiled.plan.slots:
         return PlannedModel(b"", (), planned.target)
     entry = make_entry(planned, imported, source, job.parts, plans)
     cases = placed_cases(planned.compiled, planned.weights)
-    return PlannedModel(msgspec.msgpack.encode(entry), tuple(planned.texts), planned.target, cases, key)
+    return PlannedModel(
+        msgspec.msgpack.encode(entry), tuple(planned.texts), planned.target, cases, key, planned.compiled.saved
+    )
 
 
 def _turned_away(place: str, key: str) -> Failure | None:

@@ -51,7 +51,7 @@ def quarantine(
     rows = [Quarantine(key, machine.key, reason[:_REASON_CHARS]) for key in keys]
     decisions = []
     if serving.parts:
-        key = decision_key(serving.parts, serving.signatures)
+        key = decision_key(serving.parts, serving.aim)
         decisions.append(decision_row(key, machine.key, model, serving.tier, "quarantined", reason))
     MEMORY.remember(config, [machine, *rows, *decisions], events)
     return keys

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any
 
 import msgspec
 import numpy as np
 from msgspec import Meta
 
+from tierup.ir.facts import Fact
 from tierup.ir.types import Array, DType, dtype_from_code, dtype_from_numpy
 
 CALL_LIMIT_BYTES = 16 << 20  # what is kept and sent of one call, inputs and outputs together
@@ -22,6 +23,13 @@ class TensorData(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
     dtype: Annotated[int, Meta(ge=0, le=255)]
     shape: Annotated[tuple[Annotated[int, Meta(ge=0)], ...], Meta(max_length=64)]
     data: Annotated[bytes, Meta(max_length=CALL_LIMIT_BYTES)]
+
+
+def hold(facts: Iterable[Fact], records: Sequence[TensorData]) -> bool:
+    """Whether facts hold in a call with these inputs."""
+    given = {record.name: record.data for record in records}
+    found = ((given.get(fact.name), fact.element) for fact in facts)
+    return all(data is not None and data == element * (len(data) // len(element)) for data, element in found)
 
 
 def array_of(record: TensorData) -> Array:

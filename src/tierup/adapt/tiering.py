@@ -135,7 +135,8 @@ def _with_plan_from_worker(climb: Climb, prove: Prove | None) -> None:
             log.warning("the plan of model %r is made in this process: %s", climb.name, error)
             _with_plan_from_here(climb, prove)
             return
-        climb.progress.events.add(Planned(len(planned.programs), time.monotonic() - began_s))
+        seconds, facts = time.monotonic() - began_s, tuple(map(str, climb.facts))
+        climb.progress.events.add(Planned(len(planned.programs), seconds, facts, planned.saved))
         errors: dict[int, KernelError] = {}
         in_workers = _in_workers(planned.cases, planned.target, climb, errors)
         kernels = _ready(climb, planned.programs, planned.target, prove or in_workers, refusing)
@@ -148,7 +149,7 @@ def _with_plan_from_worker(climb: Climb, prove: Prove | None) -> None:
     except NotBetter as error:
         outcome = "unclear" if isinstance(error, Unclear) else "refused"
         learned.keep(outcome, str(error))
-        climb.progress.put_off(climb.signatures, left_alone_s(outcome))
+        climb.progress.put_off(climb.aim, left_alone_s(outcome))
         raise
     origin = climb.origin()
     origin.release_pages()  # what the baseline read, lest weights be in memory twice while they are packed
@@ -164,15 +165,18 @@ def _with_plan_from_worker(climb: Climb, prove: Prove | None) -> None:
 
 def _with_plan_from_here(climb: Climb, prove: Prove | None, forced: bool = False) -> None:
     """Somebody waits for it, or there is no file for a worker to read."""
-    from tierup.adapt.planning import make_entry, make_plan
+    from tierup.adapt.planning import make_entry, make_plan, why_not
 
     origin, config = climb.origin(), climb.config
     imported = origin.imported()
     refusing, kernels = Refusing(climb.progress), None
     while kernels is None:
-        planned = make_plan(imported, climb.signatures, config.precision, refusing.reasons)
+        planned = make_plan(imported, climb.aim, config.precision, refusing.reasons)
         if not planned.texts and not forced:
             raise NotBetter(refusing.nothing_left)
+        if reason := why_not(planned):
+            climb.progress.put_off(climb.aim, left_alone_s("refused"))
+            raise NotBetter(reason)
         errors: dict[int, KernelError] = {}
         judge = prove
         if prove is None and not forced:  # a caller that forces a tier gets it as it is
@@ -228,10 +232,10 @@ def _plan_apart(source: Source, climb: Climb, refusing: Refusing) -> tuple[Entry
     with as_file(source, _plans(config).folder) as (path, stamp):
         parts = cache_parts(config.precision)
         where = path, stamp, config.cache_path, parts, config.threads
-        job = PlanModel(*where, climb.signatures, store, config.precision, refusing.reasons)
+        job = PlanModel(*where, climb.aim, store, config.precision, refusing.reasons)
         (reply,) = run_jobs([job], told=climb.ledger.add, presses=climb.presses)
     if isinstance(reply, Failure):
-        climb.progress.put_off(climb.signatures, reply.again_s)
+        climb.progress.put_off(climb.aim, reply.again_s)
         raise NotBetter(reply.reason)
     assert isinstance(reply, PlannedModel)  # the only other reply that fits such a job
     if not reply.programs:
@@ -411,11 +415,11 @@ def _keep(climb: Climb, plans: Plans, source: Source, entry: EntryRecord, progra
         plans.write(source, entry)
     if progress.taken_back == program:  # meanwhile
         before = None if progress.counts.quarantined else climb.incumbent
-        plans.take_back(source, entry.parts, entry.plan.signatures, before)
+        plans.take_back(source, entry.parts, entry.plan.aim, before)
     plan, gone = entry.plan, progress.left_out
     if any(plan.kernels[variant.kernel].region in gone for variant in plan.variants):
         kept = [variant for variant in plan.variants if plan.kernels[variant.kernel].region not in gone]
-        plans.keep_variants(source, entry.parts, plan.signatures, kept)
+        plans.keep_variants(source, entry.parts, plan.aim, kept)
 
 
 @contextmanager

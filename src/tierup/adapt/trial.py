@@ -125,6 +125,13 @@ class Sized:
         found[self.case.graph.inputs[-1]] = np.array(self.open_sizes, np.int64)
         return found
 
+    def uniform_inputs(self) -> dict[ValueId, Array]:
+        """The inputs that hold one number, since the kernels rely on that."""
+        return {
+            value: np.full(self.shape(value), number).astype(self.dtype(value).numpy)
+            for value, number in self.case.uniform
+        }
+
     def steps(self, kernel: Kernel) -> int:
         """How many steps a kernel's grid has: what is divided among threads."""
         return math.prod(-(-self.number(extent) // step) for extent, step in kernel.steps)

@@ -16,6 +16,7 @@ from tierup.cli.show import write_json
 from tierup.config import Config
 from tierup.errors import StoreError, TierupError
 from tierup.events import micros
+from tierup.ir.facts import facts_text
 from tierup.store.learned import Store
 from tierup.store.objects import ObjectCache
 from tierup.store.plans import Plans, cache_parts
@@ -57,6 +58,7 @@ def list_caches(config: Config, json_file: Path | None, console: Console) -> Non
     table = Table("model", "tier", "kernels", "signatures", "size", "used", box=None, pad_edge=False)
     for plan in plans[:_SHOWN]:
         shapes = "; ".join(" ".join("×".join(map(str, shape)) for shape in one) for one in plan.signatures)
+        shapes += f" where {facts_text(plan.facts)}" if plan.facts else ""
         tier = 2 if plan.signatures else 1
         size, used = _mib(plan.size_bytes), _ago(plan.used_s)
         table.add_row(plan.model or "?", str(tier), str(plan.kernels), shapes, size, used)
@@ -81,7 +83,13 @@ def list_caches(config: Config, json_file: Path | None, console: Console) -> Non
         "kernels": len(kernels),
         "kernels_bytes": sum(entry.size_bytes for entry in kernels),
         "plans": [
-            {"model": plan.model, "kernels": plan.kernels, "signatures": plan.signatures, "bytes": plan.size_bytes}
+            {
+                "model": plan.model,
+                "kernels": plan.kernels,
+                "signatures": plan.signatures,
+                "facts": list(map(str, plan.facts)),
+                "bytes": plan.size_bytes,
+            }
             for plan in plans
         ],
         "learned": counts,

@@ -18,7 +18,7 @@ from tierup.cli.show import brief, write_json
 from tierup.config import Config
 from tierup.errors import InputError, StoreError
 from tierup.explain.explanation import Explanation, code_of, explain
-from tierup.explain.functions import as_called, function_row, plan_closed
+from tierup.explain.functions import as_called, facts_in, function_row, plan_closed
 from tierup.explain.probe import Probes, Run, Sounding
 from tierup.profile.machine import Machine, load_or_measure, measure
 from tierup.runtime.progress import Signature
@@ -46,6 +46,17 @@ class _View:
     signature: Signature | None
     explanation: Explanation
 
+    @property
+    def facts(self) -> tuple[str, ...]:
+        """What some of its kernels rely on, in words."""
+        return tuple(map(str, self.planned.compiled.plan.facts))
+
+    @property
+    def where(self) -> str:
+        """Which calls it answers; empty: all."""
+        relying = f", where {' and '.join(self.facts)}" if self.facts else ""
+        return "" if self.signature is None else f"closed to this call's sizes{relying}"
+
 
 def explain_model(path: Path, request: Request, json_file: Path | None) -> None:
     """Plan the model, probe calls of it, and print all regions or everything about one."""
@@ -63,7 +74,7 @@ def explain_model(path: Path, request: Request, json_file: Path | None) -> None:
     values, run, soundings = _first_call(model, probes, request)
     views = [_View(planned, None, explain(planned, machine, config.threads, probes, soundings, probes.time(run)))]
     if request.closed or request.region is None:
-        views += _closed_view(model, machine, config.threads, run)
+        views += _closed_view(model, machine, config.threads, run, values)
     if request.closed and len(views) == 1:
         raise InputError("the model has no open sizes, so that there is no function to close them in; drop --closed")
     shown = views[-1 if request.closed else 0]
@@ -72,11 +83,11 @@ def explain_model(path: Path, request: Request, json_file: Path | None) -> None:
         "machine": machine.key,
         "inputs": {name: brief(value) for name, value in values.items()},
     }
-    print_head(console, path, values, shown.explanation, shown.signature is not None, machine)
+    print_head(console, path, values, shown.explanation, shown.where, machine)
     if request.html is not None:
         _write_page(console, path, request.html, values, views[0].explanation, probes)
     if request.region is None:
-        rows = [function_row(view.explanation, view.signature) for view in views]
+        rows = [function_row(view.explanation, view.signature, view.facts) for view in views]
         print_all(console, shown.explanation, machine)
         print_functions(console, rows)
         functions = msgspec.to_builtins(rows)
@@ -89,14 +100,17 @@ def explain_model(path: Path, request: Request, json_file: Path | None) -> None:
         write_json(json_file, {**record, "region": msgspec.to_builtins(region), "code": msgspec.to_builtins(code)})
 
 
-def _closed_view(model: Model, machine: Machine, threads: int, run: Run) -> list[_View]:
-    """What tier 2 runs for the sizes of the call that was made; none where no size is open."""
+def _closed_view(model: Model, machine: Machine, threads: int, run: Run, values: dict[str, Any]) -> list[_View]:
+    """What tier 2 runs for the sizes of the call that was made, and for what holds in it; none where no size is open
+    and nothing is relied on."""
     ((shapes, _), *_) = model.signatures()
     signature = tuple(shape for shape in shapes if shape is not None)
     is_open = any(not isinstance(dim, int) for spec in model.inputs for dim in spec.shape or ())
-    if not is_open or len(signature) < len(shapes):
+    if len(signature) < len(shapes):
         return []
-    planned = plan_closed(model.imported, signature)
+    planned = plan_closed(model.imported, signature, facts_in(model.inputs, values))
+    if not is_open and not planned.compiled.plan.facts:
+        return []
     probes = Probes(planned, threads)
     functions, soundings = as_called(planned, probes, probes.sound(run))
     explanation = explain(planned, machine, threads, probes, soundings, probes.time(run), functions)

@@ -21,10 +21,10 @@ _OPS_SHOWN, _PAIRS_SHOWN = 44, 6  # characters of ops, pairs of regions that one
 
 
 def print_head(
-    console: Console, path: Path, values: dict[str, Any], explanation: Explanation, closed: bool, machine: Machine
+    console: Console, path: Path, values: dict[str, Any], explanation: Explanation, where: str, machine: Machine
 ) -> None:
     """What was called, and what keeps figures from being what they seem."""
-    tier = "tier 2, closed to this call's sizes" if closed else "tier 1"
+    tier = f"tier 2, {where}" if where else "tier 1"
     inputs = ", ".join(f"{name} {brief(value).split('  ')[0]}" for name, value in values.items())
     threads = counted(explanation.threads, "thread")
     console.print(
@@ -75,7 +75,7 @@ def print_functions(console: Console, rows: Sequence[FunctionRow]) -> None:
         shapes = [f"[{', '.join(map(str, shape))}]" for shape in row.signature or ()]
         table.add_row(
             f"tier {row.tier}",
-            escape(" ".join(shapes)) if row.signature is not None else "of any size",
+            escape(" ".join(shapes) + "".join(f", {fact}" for fact in row.facts)) if row.signature else "of any size",
             *map(str, (row.regions, row.kernels, row.alone)),
             _time(row.kernels_us),
             _time(row.call_us),

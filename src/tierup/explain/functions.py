@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import msgspec
+import numpy as np
 
-from tierup.adapt.planning import Planned, make_plan
+from tierup.adapt.planning import Planned, make_plan, why_not
 from tierup.explain.explanation import Explanation
 from tierup.explain.probe import Passed, Probes, Sounding
 from tierup.frontends.onnx import Imported
+from tierup.ir.facts import LIMIT_BYTES, MOST, Aim, Fact
+from tierup.ir.types import DType, TensorType
 from tierup.plan.program import Variant
 from tierup.runtime.compiled import Function
+from tierup.runtime.feeds import Input
 from tierup.runtime.progress import Signature
 
 
 class FunctionRow(msgspec.Struct, frozen=True):
-    """A function in short. `signature` has the shapes that it is closed to; None: its sizes are open."""
+    """A function in short. `signature` has the shapes that it is closed to; None: its sizes are open. `facts` are what
+    some of its kernels rely on."""
 
     tier: int
     signature: Signature | None
@@ -27,9 +33,10 @@ class FunctionRow(msgspec.Struct, frozen=True):
     call_us: float
     kernels_us: float
     arena_bytes: int | None
+    facts: tuple[str, ...] = ()
 
 
-def function_row(explanation: Explanation, signature: Signature | None) -> FunctionRow:
+def function_row(explanation: Explanation, signature: Signature | None, facts: tuple[str, ...] = ()) -> FunctionRow:
     """One function out of what is known of it."""
     return FunctionRow(
         tier=1 if signature is None else 2,
@@ -40,12 +47,28 @@ def function_row(explanation: Explanation, signature: Signature | None) -> Funct
         call_us=explanation.call_us,
         kernels_us=sum(region.measured_us or 0.0 for region in explanation.regions),
         arena_bytes=explanation.memory.arena_bytes,
+        facts=facts,
     )
 
 
-def plan_closed(imported: Imported, signature: Signature) -> Planned:
-    """The plan that tier 2 has if this signature is the one that calls come with."""
-    return make_plan(imported, (signature,))
+def plan_closed(imported: Imported, signature: Signature, facts: tuple[Fact, ...] = ()) -> Planned:
+    """The plan that tier 2 has if this signature is the one that calls come with, and these facts hold in them. Facts
+    that save too little are not relied on."""
+    planned = make_plan(imported, Aim((signature,), facts))
+    return make_plan(imported, Aim((signature,))) if why_not(planned) else planned
+
+
+def facts_in(inputs: Sequence[Input], values: Mapping[str, Any]) -> tuple[Fact, ...]:
+    """What holds in a call with these values, and can be looked at in every call."""
+    found: list[Fact] = []
+    for place, given in enumerate(inputs):
+        value, kind = values.get(given.name), given.type
+        if not isinstance(value, np.ndarray) or not isinstance(kind, TensorType) or kind.dtype is DType.STR:
+            continue
+        flat = value.reshape(-1)
+        if flat.size and value.nbytes <= LIMIT_BYTES and bool((flat == flat[0]).all()):
+            found.append(Fact(place, given.name, kind.dtype.code, float(flat[0])))
+    return tuple(found[:MOST])
 
 
 def as_called(
@@ -57,11 +80,13 @@ def as_called(
     in place of the kernels in whose slots the call finds them.
     """
     opened, *bodies = probes.functions
-    closed = planned.compiled.functions[-1]
+    closed = next(function for function in planned.compiled.functions if function.signature is not None)
     if closed.number != opened.number or opened.signature is not None:
         return probes.functions, soundings
     sounding = soundings[opened.number]
-    places = {(placed.slot, placed.kernel.buffers): placed for placed in closed.kernels}
+    relying = [function for function in planned.compiled.functions if function.uniform]
+    variants = [placed for function in (closed, *relying) for placed in function.kernels]
+    places = {(placed.slot, placed.kernel.buffers): placed for placed in variants}
     kernels, passed = list(opened.kernels), dict(sounding.kernels)
     for position, given in sounding.kernels.items():
         variant = _chosen(planned.compiled.plan.variants, kernels[position].slot, given)
@@ -73,6 +98,11 @@ def as_called(
 
 
 def _chosen(variants: Sequence[Variant], slot: int, given: Passed) -> Variant | None:
-    """The variant that native code calls: its key is what the step passes."""
-    fitting = (v for v in variants if v.slot == slot and v.key == (*given.sizes[v.first :], given.steps))
-    return next(fitting, None)
+    """The variant that native code calls: its key is what the step passes. All facts hold, and those that rely on the
+    most go first."""
+    fitting = [
+        variant
+        for variant in variants
+        if variant.slot == slot and variant.key[: len(wanted := (*given.sizes[variant.first :], given.steps))] == wanted
+    ]
+    return max(fitting, key=lambda v: (len(v.key), v.key[-1].bit_count()), default=None)

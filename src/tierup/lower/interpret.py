@@ -212,7 +212,7 @@ class _Run:
             case Fill(type=tile, value=value):
                 if isinstance(value, Arg):
                     return convert(np.array(self.size(value), np.int64), tile.dtype)
-                return _element(value, tile.dtype)
+                return element(value, tile.dtype)
             case Load():
                 return self.load(statement)
             case Position(type=tile, axis=axis):
@@ -255,7 +255,7 @@ class _Run:
             )
 
     def load(self, load: Load) -> Array:
-        tile = np.full(self.shape(load.type.axes), _element(load.other, load.type.dtype))
+        tile = np.full(self.shape(load.type.axes), element(load.other, load.type.dtype))
         source = self.buffers[load.buffer][self.addresses(load, load.type.axes)]
         if self.dtypes[load.buffer] in ROUNDED_DTYPES:
             source = convert(source, DType.F32)
@@ -317,7 +317,7 @@ def _along(values: Array, axis: str, axes: Sequence[str]) -> Array:
     return values.reshape([-1 if name == axis else 1 for name in axes])
 
 
-def _element(value: float, dtype: DType) -> Array:
+def element(value: float, dtype: DType) -> Array:
     """A literal, which the verifier has found to be a value of `dtype`."""
     exact = float(value) if dtype.is_float else int(value)
     return np.array(exact, np.float64).astype(dtype.numpy) if dtype.is_float else np.array(exact, dtype.numpy)
@@ -396,6 +396,12 @@ def _reference(op: str) -> Callable[..., Array]:
     """The reference of a map; names that Python has taken end in an underscore there."""
     function: Any = getattr(core, op, None) or getattr(core, f"{op}_")
     return lambda *args: np.asarray(function(_NODE, *args))
+
+
+def apply_map(op: str, *args: Array) -> Array:
+    """A map of `MAPS` on numbers or arrays of one dtype."""
+    with np.errstate(all="ignore"):
+        return _MAPS[op](*args)
 
 
 _OWN: dict[str, Callable[..., Array]] = {"fma": fma, "dot_bf16": dot_bf16, "dot_bytes": dot_bytes}

@@ -23,7 +23,7 @@ from tierup.plan.spaces import ARG_REDUCTIONS, POOLS, REDUCTIONS, is_movement
 from tierup.plan.strides import Strides
 
 # Cycles of a map on one vector, roughly: what counts is dear or not.
-_DEAR = {
+DEAR = {
     "exp": 10,
     "expm1": 14,
     "log": 12,
@@ -162,7 +162,7 @@ class _Rows:
             return 0
         seen.add(value)
         step = self._made[value]
-        own = _DEAR.get(self._node(step).op.removeprefix("core."), 1)
+        own = DEAR.get(self._node(step).op.removeprefix("core."), 1)
         return own + sum(self._cost(v, seen) for v in map(self._inside, step.arguments) if v is not None)
 
     def _keep(self) -> list[ValueId]:

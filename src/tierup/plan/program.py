@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import IntEnum
 
+from tierup.ir.facts import Fact
 from tierup.ir.graph import Node
 
 
@@ -97,7 +98,7 @@ class Function:
 @dataclass(frozen=True)
 class Variant:
     """A kernel, by its number, that is called instead of a slot's open one where the step's sizes, from the `first` on,
-    and its range are the `key`."""
+    and its range are the `key`. Where it relies on facts, the key is longer by a number: a bit for each of them."""
 
     slot: int
     kernel: int
@@ -121,6 +122,7 @@ class Plan:
     constants: tuple[Constant, ...]
     slots: int = 0
     variants: tuple[Variant, ...] = ()
+    facts: tuple[Fact, ...] = ()
 
     def __repr__(self) -> str:
         return print_plan(self)

@@ -130,6 +130,8 @@ class InputHistory:
         self.calls = self.same = self.nonfinite = self.looked = self.elements = 0
         self.zero_fractions = Samples()
         self.least, self.most = math.inf, -math.inf
+        self.only: float | None = None  # what every element was in the last call, if that was one number
+        self.only_calls = 0  # so many calls in a row
 
     def add(self, same: bool, statistics: tuple[bool, int, int, int, int, float, float, int]) -> None:
         """As the native code gives it."""
@@ -137,6 +139,9 @@ class InputHistory:
         self.calls += 1
         self.same += same
         self.elements = elements
+        only = least if numbers and looked and not nonfinite and least == most else None
+        self.only_calls = 0 if only is None else self.only_calls + 1 if only == self.only else 1
+        self.only = only
         if not numbers or not looked:
             return
         self.looked += looked

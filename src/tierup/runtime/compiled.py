@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 
 from tierup.codegen.target import Target
 from tierup.ir.dims import DimOp
-from tierup.ir.graph import Graph, Weights
+from tierup.ir.facts import Fact
+from tierup.ir.graph import Graph, ValueId, Weights
 from tierup.lower.tile import TileProgram
 from tierup.plan.cut import cut
 from tierup.plan.memory import Request
@@ -35,7 +36,8 @@ class Function:
 
     `dims` are the graph's, and after them what kernels compute of those. `assumed` are sizes that are equal in every
     call that reaches a kernel. `alone` are the nodes that call out, `number` is the function's in the plan, and
-    `bodies` are those of all control nodes inside it.
+    `bodies` are those of all control nodes inside it. `uniform` are values that are one number in all their elements
+    where the facts hold that its kernels rely on.
     """
 
     signature: Signature | None
@@ -48,17 +50,21 @@ class Function:
     alone: tuple[Alone, ...]
     number: int
     bodies: tuple[Function, ...] = ()
+    uniform: tuple[tuple[ValueId, float], ...] = ()
 
 
 @dataclass(frozen=True)
 class Compiled:
     """A plan with kernels: the programs of its slots, those of variants after them, and its functions, the one with
-    open sizes first. `stand_ins` are regions that the reference computes because their kernels were refused."""
+    open sizes first, those with closed sizes after it, and then what is left of these where facts hold. `stand_ins` are
+    regions that the reference computes because their kernels were refused, `saved` is the share of the kernels' work
+    that facts save, as far as statements tell."""
 
     plan: Plan
     programs: tuple[TileProgram, ...]
     functions: tuple[Function, ...]
     stand_ins: tuple[StandIn, ...] = ()
+    saved: float = 0.0
 
     @property
     def all_functions(self) -> tuple[Function, ...]:
@@ -81,14 +87,16 @@ def compile_plan(
     signatures: Sequence[Signature] = (),
     precision: str = "f32",
     refused: Mapping[str, str] | None = None,
+    facts: Sequence[Fact] = (),
 ) -> Compiled:
     """Lower to core ops, cut into regions, lower the regions, and write the steps of a call.
 
     With the precision "bf16", products are computed on bf16 where the machine has instructions for that. `refused` are
     tile programs, by digest, that may not serve, and why: the reference stands in for open kernels, and open kernels
-    for variants.
+    for variants. Where `facts` hold, variants of these signatures may rely on them; not those of models with control
+    flow, whose bodies share slots.
     """
-    return _Planner(imported, weights, target, precision, refused).compiled(signatures)
+    return _Planner(imported, weights, target, precision, refused).compiled(signatures, facts)
 
 
 class _Planner:
@@ -101,7 +109,7 @@ class _Planner:
         self._target, self._precision, self._refused = target, precision, refused
         self._compiler = KernelCompiler(weights, target, refused)
 
-    def compiled(self, signatures: Sequence[Signature]) -> Compiled:
+    def compiled(self, signatures: Sequence[Signature], facts: Sequence[Fact]) -> Compiled:
         compiler = self._compiler
         recut = [signature for signature in signatures if self._has_control and self._is_allowed(signature)]
         chooser = Assembler("choose", len(self._imported.values))
@@ -117,14 +125,19 @@ class _Planner:
             choose(chooser, compiler, self._imported, numbers, opened.number)
             compiler.functions[0] = chooser.finish(self._imported.inputs, self._imported.outputs)
         slots, variants = len(compiler.programs), dict[Variant, None]()
+        usable = () if self._has_control else facts
+        under_facts: list[Function] = []
+        saved = [0.0]
         for signature in (signature for signature in signatures if signature not in found):
-            closed = close_kernels(written, signature)
+            closed, *more = close_kernels(written, signature, usable)
             found[signature] = _closed(opened, closed)
-            variants.update(dict.fromkeys(closed.variants))
+            under_facts += [_closed(opened, one) for one in more]
+            saved += [one.saved for one in more]
+            variants.update((variant, None) for one in (closed, *more) for variant in one.variants)
         made, constants = tuple(compiler.functions), tuple(compiler.constants)
-        plan = Plan(made, tuple(compiler.callouts), constants, slots, tuple(variants))
-        functions = tuple(found[signature] for signature in dict.fromkeys((None, *signatures)))
-        return Compiled(plan, tuple(compiler.programs), functions, tuple(compiler.stand_ins))
+        plan = Plan(made, tuple(compiler.callouts), constants, slots, tuple(variants), tuple(facts))
+        functions = (*(found[signature] for signature in dict.fromkeys((None, *signatures))), *under_facts)
+        return Compiled(plan, tuple(compiler.programs), functions, tuple(compiler.stand_ins), max(saved))
 
     def _function(self, graph: Graph, compiler: KernelCompiler) -> tuple[Function, KernelFunction]:
         """Compile a graph; its description, with those of its bodies, and how it was written."""
@@ -156,8 +169,16 @@ def _described(written: KernelFunction) -> Function:
 
 def _closed(function: Function, closed: Closed) -> Function:
     """The open function as calls with a signature find it, with the kernels that are variants."""
-    changed = {"signature": closed.signature, "graph": closed.graph, "kernels": closed.kernels, "dims": closed.dims}
-    return replace(function, **changed, assumed=(), bodies=())  # type: ignore[arg-type]
+    return replace(
+        function,
+        signature=closed.signature,
+        graph=closed.graph,
+        kernels=closed.kernels,
+        dims=closed.dims,
+        assumed=(),
+        bodies=(),
+        uniform=closed.uniform,
+    )
 
 
 def _prepare(graph: Graph, weights: Weights, target: Target, precision: str) -> Part:

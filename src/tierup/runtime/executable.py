@@ -74,6 +74,7 @@ def executable(
         ],
         constants=bound,
         slots=plan.slots,
+        facts=[(fact.input, fact.element) for fact in plan.facts],
     )
 
 
@@ -90,6 +91,7 @@ def restored(record: PlanRecord, weights: StoredWeights, baseline: Baseline, con
         callouts=[_StoredCallout(callout, weights) if callout.text else baseline for callout in record.callouts],
         constants=list(constants.values()),
         slots=record.slots,
+        facts=[(fact.input, fact.element) for fact in record.facts],
     )
 
 

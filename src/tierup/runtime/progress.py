@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tierup.events import Events
+from tierup.ir.facts import Aim, Fact
+from tierup.ir.facts import Signature as Signature
 
 if TYPE_CHECKING:
     from tierup.plan.program import Plan
@@ -16,8 +18,6 @@ if TYPE_CHECKING:
     from tierup.runtime.executable import Baseline
     from tierup.store.records import KernelError, VariantRecord
 
-
-Signature = tuple[tuple[int, ...], ...]  # the shape of each input
 
 _MOST_PUT_OFF = 64  # plans; the oldest goes
 
@@ -44,6 +44,8 @@ class Serving(msgspec.Struct, frozen=True):
     """What each slot's kernel computes: the SHA-256 of its tile program's text."""
     variants: tuple[VariantRecord, ...] = ()
     """Kernels for some sizes, by number, in front of the slots' open ones."""
+    facts: tuple[Fact, ...] = ()
+    """What some of the variants rely on."""
 
     @classmethod
     def of(
@@ -62,8 +64,13 @@ class Serving(msgspec.Struct, frozen=True):
 
         return cls(
             plan.kernels, plan.count(StepCode.KERNEL), plan.fallback_nodes, signatures, baseline, constants or {},
-            errors, refused=refused, regions=regions, variants=variant_records(plan),
+            errors, refused=refused, regions=regions, variants=variant_records(plan), facts=plan.facts,
         )  # fmt: skip
+
+    @property
+    def aim(self) -> Aim:
+        """What it was made for."""
+        return Aim(self.signatures, self.facts)
 
     @property
     def tier(self) -> int:
@@ -104,7 +111,7 @@ class Progress:
         self.counts = Counts()
         self.events = Events()
         self.left_out: dict[str, str] = {}  # variants that later plans do without, by their programs' digests, and why
-        self._put_off: dict[frozenset[Signature], float] = {}
+        self._put_off: dict[tuple[frozenset[Signature], frozenset[Fact]], float] = {}
 
     @property
     def settled(self) -> bool:
@@ -134,16 +141,16 @@ class Progress:
                 self._done.clear()
             return not self.stopped
 
-    def put_off(self, signatures: tuple[Signature, ...], seconds: float) -> None:
-        """A plan with functions for these signatures would be turned away for so long: it need not be asked for."""
+    def put_off(self, aim: Aim, seconds: float) -> None:
+        """A plan that is made for this would be turned away for so long: it need not be asked for."""
         if seconds > 0:
-            self._put_off[frozenset(signatures)] = monotonic() + seconds
+            self._put_off[frozenset(aim.signatures), frozenset(aim.facts)] = monotonic() + seconds
         while len(self._put_off) > _MOST_PUT_OFF:
             del self._put_off[next(iter(self._put_off))]
 
-    def allows(self, signatures: tuple[Signature, ...]) -> bool:
-        """Whether a plan for these signatures may be asked for now."""
-        return monotonic() >= self._put_off.get(frozenset(signatures), 0.0)
+    def allows(self, aim: Aim) -> bool:
+        """Whether a plan that is made for this may be asked for now."""
+        return monotonic() >= self._put_off.get((frozenset(aim.signatures), frozenset(aim.facts)), 0.0)
 
     def stop(self) -> None:
         """Let nothing go live from now on."""

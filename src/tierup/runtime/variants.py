@@ -3,38 +3,51 @@
 A variant hangs in the slot of the open kernel and is called in its place, with the same buffers, where the step's sizes
 are those that it was made for. So its buffers must be the open kernel's, packed alike, and what may lie in one memory
 for the open kernel must be allowed to for it.
+
+With facts there are further ones: what each kernel of that signature becomes where they hold (`lower/facts.py`). Their
+keys have the facts, too.
 """
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Sequence
+import operator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
 from tierup.ir.dims import READS, DimBuilder, DimError, DimOp, apply
-from tierup.ir.graph import Graph, Value
+from tierup.ir.facts import Fact
+from tierup.ir.graph import Graph, Value, ValueId
 from tierup.ir.types import Dim, Sym, TensorType
+from tierup.lower.facts import unread, with_facts
 from tierup.lower.kernel import Kernel
+from tierup.lower.work import work
 from tierup.plan.program import Variant
-from tierup.plan.regions import Region
+from tierup.plan.regions import Region, tensor
+from tierup.plan.uniform import Uniform, uniform_values
 from tierup.runtime.progress import Signature
 from tierup.runtime.standins import results_of
 from tierup.runtime.steps import KernelFunction, Placed
 
 _MEMORY = "plan.memory"  # whatever made a value that lies in memory
+_Made = dict[int, tuple[Placed, Variant]]  # by the position of the place among the open ones
 
 
 @dataclass(frozen=True)
 class Closed:
     """The variants of one function for one signature: the graph with numbers for sizes, its dims, and the kernels, each
-    placed at its number among the plan's."""
+    placed at its number among the plan's. `uniform` are values that are one number where facts hold that these rely on,
+    and `saved` the share of all kernels' work that is then left out, as far as statements tell."""
 
     signature: Signature
     graph: Graph
     dims: tuple[DimOp, ...]
     kernels: tuple[Placed, ...]
     variants: tuple[Variant, ...]
+    uniform: tuple[tuple[ValueId, float], ...] = ()
+    saved: float = 0.0
 
 
 class Sizes:
@@ -89,24 +102,76 @@ def _read(op: DimOp, shapes: dict[int, tuple[int, ...]]) -> int | None:
     return shape[axis] if -len(shape) <= axis < len(shape) else None
 
 
-def close_kernels(written: KernelFunction, signature: Signature) -> Closed:
-    """The variants of a function's kernels for a signature: those that fit their slots and may serve."""
+def close_kernels(written: KernelFunction, signature: Signature, facts: Sequence[Fact] = ()) -> list[Closed]:
+    """The variants of a function's kernels for a signature: those that fit their slots and may serve; then those that
+    also rely on facts, if there are any."""
     sizes = Sizes(written.dims, written.graph, signature)
     graph = replace(written.graph, values=tuple(_closed_value(sizes, value) for value in written.graph.values))
     dims, compiler = DimBuilder(sizes.ops), written.compiler
-    made: dict[int, tuple[Placed, Variant]] = {}
-    for position, placed in enumerate(written.placed if _is_sound(graph) else ()):
+    lowered: list[Placed] = []
+    for placed in written.placed if _is_sound(graph) else ():
         region: Region = sizes.closed(placed.region)
-        given = _with_memory(graph, placed)
-        kernel = compiler.lowered(given, region, dims)
-        call = _call(placed, kernel, sizes)
-        if call is not None and compiler.why_refused(kernel) is None:
-            number = compiler.variant_program(kernel.program)
-            made[position] = replace(placed, region=region, kernel=kernel, slot=number), replace(call, kernel=number)
-    kept = _unambiguous(_whole(written.placed, made))
-    return Closed(
-        signature, graph, tuple(dims.ops), tuple(p for p, _ in kept), tuple(dict.fromkeys(v for _, v in kept))
-    )
+        kernel = compiler.lowered(_with_memory(graph, placed), region, dims)
+        lowered.append(replace(placed, region=region, kernel=kernel))
+    made = _made(written, lowered, sizes)
+    closed = _closed(_unambiguous(_whole(written.placed, made)), signature, graph, dims)
+    return [closed, *_under_facts(written, lowered, sizes, closed, facts, dims)]
+
+
+def _made(
+    written: KernelFunction, lowered: Sequence[Placed], sizes: Sizes, needs: Mapping[int, int] | None = None
+) -> _Made:
+    """The variants among these kernels, which stand in the order of the open ones: those that may take their places.
+    With `needs`, only those at these positions, which rely on these facts."""
+    compiler, made = written.compiler, _Made()
+    for position, (placed, closed) in enumerate(zip(written.placed, lowered, strict=True) if lowered else ()):
+        if needs is not None and position not in needs:
+            continue
+        call = _call(placed, closed.kernel, sizes)
+        if call is not None and compiler.why_refused(closed.kernel) is None:
+            number = compiler.variant_program(closed.kernel.program)
+            key = call.key if needs is None else (*call.key, needs[position])
+            made[position] = replace(closed, slot=number), replace(call, kernel=number, key=key)
+    return made
+
+
+def _closed(kept: Sequence[tuple[Placed, Variant]], signature: Signature, graph: Graph, dims: DimBuilder) -> Closed:
+    variants = tuple(dict.fromkeys(variant for _, variant in kept))
+    return Closed(signature, graph, tuple(dims.ops), tuple(placed for placed, _ in kept), variants)
+
+
+def _under_facts(
+    written: KernelFunction,
+    lowered: Sequence[Placed],
+    sizes: Sizes,
+    closed: Closed,
+    facts: Sequence[Fact],
+    dims: DimBuilder,
+) -> Iterator[Closed]:
+    """What the kernels of a signature become where facts hold, if any of them becomes simpler."""
+    graph = closed.graph
+    uniform = uniform_values(graph, written.compiler.weight_table, facts, dims) if facts and lowered else {}
+    numbers = {value: found.number for value, found in uniform.items()}
+    dtypes = {value: tensor(graph, value).dtype for value in uniform}
+    folded = [replace(one, kernel=with_facts(one.kernel, numbers, dtypes)) for one in lowered]
+    needs = {
+        position: _relied_on(before.kernel, uniform)
+        for position, (before, after) in enumerate(zip(lowered, folded, strict=True))
+        if before.kernel.program != after.kernel.program
+    }
+    made = _whole(written.placed, _made(written, folded, sizes, needs))
+    kept = _everywhere(written.placed, made, sizes)
+    if not kept:
+        return
+    before_work, after_work = (sum(work(one.kernel.program) for one in found) for found in (lowered, folded))
+    found = _closed(kept, closed.signature, graph, dims)
+    yield replace(found, uniform=tuple(numbers.items()), saved=1 - after_work / before_work if before_work else 0.0)
+
+
+def _relied_on(kernel: Kernel, uniform: Mapping[ValueId, Uniform]) -> int:
+    """The facts that decide what a kernel reads."""
+    needs = [uniform[value].needs for value in kernel.buffers if isinstance(value, int) and value in uniform]
+    return functools.reduce(operator.or_, needs, 0)
 
 
 def _is_sound(graph: Graph) -> bool:
@@ -137,24 +202,34 @@ def _call(placed: Placed, closed: Kernel, sizes: Sizes) -> Variant | None:
     open_one = placed.kernel
     if closed.program == open_one.program or closed.buffers != open_one.buffers or closed.sizes:
         return None
-    if any(not set(open_one.replaces(v)) <= set(closed.replaces(v)) for v in results_of(open_one)):
+    if any(not set(open_one.replaces(v)) <= _may_replace(closed, v) for v in results_of(open_one)):
         return None
-    rounds = [] if open_one.rounds is None else [open_one.rounds]
-    key = sizes.numbers([*open_one.sizes, *rounds, *(extent for extent, _ in open_one.steps)])
-    work = sizes.numbers([closed.grain, closed.scratch_bytes, *(extent for extent, _ in closed.steps)])
-    if key is None or work is None or (closed.rounds is None) != (open_one.rounds is None):
+    key = _key(open_one, sizes)
+    amounts = sizes.numbers([closed.grain, closed.scratch_bytes, *(extent for extent, _ in closed.steps)])
+    if key is None or amounts is None or (closed.rounds is None) != (open_one.rounds is None):
         return None
-    passed, (grain, scratch, *_) = key[: len(open_one.sizes)], work
+    grain, scratch, *_ = amounts
     first = 0 if open_one.rounds is None else 2  # the numbers of the round and of the next
-    ranges = [_range(kernel, sizes) for kernel in (open_one, closed)]
-    return Variant(placed.slot, -1, first, (*passed, ranges[0]), ranges[1], grain, scratch)
+    return Variant(placed.slot, -1, first, key, _range(closed, sizes), grain, scratch)
+
+
+def _key(open_one: Kernel, sizes: Sizes) -> tuple[int, ...] | None:
+    """What a step passes to its kernel, and its range; None if that is known only in the call."""
+    rounds = [] if open_one.rounds is None else [open_one.rounds]
+    numbers = sizes.numbers([*open_one.sizes, *rounds, *(extent for extent, _ in open_one.steps)])
+    return None if numbers is None else (*numbers[: len(open_one.sizes)], _range(open_one, sizes))
+
+
+def _may_replace(kernel: Kernel, result: ValueId) -> set[ValueId]:
+    """What a result may be written over: also what the kernel does not read at all."""
+    passed = [buffer.name for buffer in kernel.program.buffers if buffer.mode != "scratch"]
+    names = unread(kernel.program)
+    idle = {value for name, value in zip(passed, kernel.buffers, strict=True) if name in names}
+    return {*kernel.replaces(result), *(value for value in idle if isinstance(value, int))}
 
 
 def _range(kernel: Kernel, sizes: Sizes) -> int:
     return math.prod(-(-(sizes.of(extent) or 0) // step) for extent, step in kernel.steps)
-
-
-_Made = dict[int, tuple[Placed, Variant]]
 
 
 def _whole(placed: Sequence[Placed], made: _Made) -> _Made:
@@ -168,6 +243,20 @@ def _whole(placed: Sequence[Placed], made: _Made) -> _Made:
             del kept[at]
         again = bool(parted)
     return kept
+
+
+def _everywhere(placed: Sequence[Placed], made: _Made, sizes: Sizes) -> list[tuple[Placed, Variant]]:
+    """Without those whose slot and sizes another place shares that does not have the same variant: it may read other
+    values, of which the facts say nothing, and steps are told apart by their keys alone."""
+    others: dict[tuple[int, tuple[int, ...] | None], set[Variant | None]] = {}
+    for position, one in enumerate(placed):
+        variant = made[position][1] if position in made else None
+        others.setdefault((one.slot, _key(one.kernel, sizes)), set()).add(variant)
+    return [
+        (one, variant)
+        for position, (one, variant) in made.items()
+        if others[placed[position].slot, _key(placed[position].kernel, sizes)] == {variant}
+    ]
 
 
 def _unambiguous(made: _Made) -> list[tuple[Placed, Variant]]:

@@ -17,7 +17,7 @@ from tierup.runtime.origin import Origin
 from tierup.runtime.progress import Progress, Serving
 from tierup.runtime.setup import configure
 from tierup.store.plans import Entry, Plans, cache_parts, log_ignored
-from tierup.store.records import AboutRecord, type_of
+from tierup.store.records import AboutRecord, EntryRecord, dtype_codes, type_of
 
 
 class Warm(msgspec.Struct, frozen=True):
@@ -51,6 +51,7 @@ def restore(entry: Entry, origin: Origin, config: Config, known: Constants | Non
     """The program of an entry; constants that are known are shared. ValueError if it cannot be one."""
     record = entry.record
     _check(record.about, len(record.plan.functions[0].inputs), len(record.plan.functions[0].outputs))
+    _check_facts(record)
     configure(config, record.plan.all_dtypes)
     baseline = Baseline(origin.imported)
     constants = bind_constants(record.plan.constants, entry.weights, config.threads, entry.weights.release, known)
@@ -66,9 +67,19 @@ def restore(entry: Entry, origin: Origin, config: Config, known: Constants | Non
     serving = Serving(
         len(plan.kernels), plan.kernel_steps, plan.fallback_nodes, plan.signatures, baseline, constants, plan.errors,
         record.parts, tuple(kernel.key for kernel in plan.kernels), plan.refused,
-        tuple(kernel.region for kernel in plan.kernels), plan.variants,
+        tuple(kernel.region for kernel in plan.kernels), plan.variants, plan.facts,
     )  # fmt: skip
     return Warm(record.about, program, serving, tuple(displaced))
+
+
+def _check_facts(record: EntryRecord) -> None:
+    """ValueError unless facts are about inputs of the model, and of numbers that these can have."""
+    inputs = record.about.inputs
+    for fact in record.plan.facts:
+        if fact.input >= len(inputs) or inputs[fact.input].name != fact.name:
+            raise ValueError("a fact is about no input of the model")
+        if (fact.dtype,) != dtype_codes(inputs[fact.input].type):
+            raise ValueError(f"a fact about '{fact.name[:40]}' is of another type")
 
 
 def _check(about: AboutRecord, inputs: int, outputs: int) -> None:

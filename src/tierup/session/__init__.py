@@ -24,6 +24,9 @@ if TYPE_CHECKING:  # a warm start needs none of them
     from tierup.report import Report
 
 
+_MOST_CLIMBS = 3  # while a model settles, behind the first one: closed sizes, and facts
+
+
 def load(source: Any, *, config: Config | None = None) -> Model:
     """A model from an ONNX file's path, its bytes or an `onnx.ModelProto`.
 
@@ -93,13 +96,14 @@ class _Session(Watched):
         """Wait for functions with the sizes of this call."""
         from tierup.adapt.hot import MOST
         from tierup.adapt.tiering import tier_up_now
+        from tierup.ir.facts import Aim
 
         values = [feeds.get(spec.name) for spec in self._inputs]
         if not all(hasattr(value, "shape") for value in values):
             return
         signature = tuple(tuple(map(int, value.shape)) for value in values if value is not None)
         if signature not in self._serving.signatures and self._serving.kernels:
-            tier_up_now(self._climb((signature, *self._serving.signatures)[:MOST]))
+            tier_up_now(self._climb(Aim((signature, *self._serving.signatures)[:MOST])))
 
     @property
     def imported(self) -> Imported:
@@ -120,13 +124,16 @@ class _Session(Watched):
     def settle(self, timeout_s: float = 60) -> Report:
         """Wait until nothing is left to improve and all of it is on disk, but not longer than this.
 
-        The signatures of all calls so far count as frequent, the most frequent first.
+        The signatures of all calls so far count as frequent, the most frequent first, and what held in all of them as
+        something to rely on.
         """
         from time import monotonic
 
         deadline = monotonic() + timeout_s
-        if self._progress.wait(timeout_s) and self._close_hot_signatures(everything=True):
-            self._progress.wait(max(0.0, deadline - monotonic()))
+        for _ in range(_MOST_CLIMBS):
+            if not self._progress.wait(max(0.0, deadline - monotonic())) or not self._improve(everything=True):
+                break
+        self._progress.wait(max(0.0, deadline - monotonic()))
         if self._adapts:
             from tierup.adapt.memory import MEMORY
             from tierup.adapt.sampling import SAMPLER
@@ -161,6 +168,7 @@ class _Session(Watched):
             counts=replace(progress.counts),
             tier=serving.tier,
             signatures=serving.signatures,
+            facts=tuple(map(str, serving.facts)),
             kernels=serving.kernels,
             kernel_steps=serving.kernel_steps,
             fallback_nodes=serving.fallback_nodes,

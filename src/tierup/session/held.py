@@ -23,6 +23,7 @@ if TYPE_CHECKING:  # a warm start needs none of them
     from tierup.adapt.care import Care
     from tierup.adapt.messages import CallRecord
     from tierup.adapt.worth import Demand
+    from tierup.ir.facts import Aim
 
 _LAST_CALLS = 64  # that say how the model is called
 
@@ -86,7 +87,8 @@ class Held(_native.Runner):
                 self.program, self._serving = program, serving
                 return True
             progress.counts.swaps += 1
-            progress.events.add(Swapped(self._serving.tier, serving.tier, serving.kernels))
+            facts = tuple(map(str, serving.facts))
+            progress.events.add(Swapped(self._serving.tier, serving.tier, serving.kernels, facts))
             previous = self._serving
             self.program, self._serving = program, serving
             if self._judges:
@@ -117,7 +119,7 @@ class Held(_native.Runner):
                 self._progress.lock.release()
         return self._analysis
 
-    def _climb(self, signatures: tuple[Signature, ...] = (), again: bool = False) -> Climb:
+    def _climb(self, aim: Aim | None = None, again: bool = False) -> Climb:
         from tierup.adapt.background import Climb
 
         serving = self._serving if self.program is not None else None
@@ -127,26 +129,31 @@ class Held(_native.Runner):
             self._origin,
             self._progress,
             self._config,
-            signatures,
+            () if aim is None else aim.signatures,
             constants=None if serving is None else serving.constants,
-            incumbent=serving.signatures if serving is not None and serving.kernels else None,
+            incumbent=serving.aim if serving is not None and serving.kernels else None,
             calls=self._calls_to_try,
             again=again,
             nodes=sum(dict(self._about.ops).values()),
             demand=self._demand,
+            facts=() if aim is None else aim.facts,
         )
 
-    def _submit(self, signatures: tuple[Signature, ...] = (), again: bool = False) -> None:
+    def _submit(self, aim: Aim | None = None, again: bool = False) -> None:
         """Have a better plan made in the background."""
         from tierup.adapt.background import BACKGROUND
 
-        waiting = BACKGROUND.submit(self._climb(signatures, again))
-        self._progress.events.add(Queued(2 if signatures else 1, waiting, signatures))
+        climb = self._climb(aim, again)
+        waiting = BACKGROUND.submit(climb)
+        self._progress.events.add(Queued(climb.tier, waiting, climb.signatures, tuple(map(str, climb.facts))))
 
-    def _calls_to_try(self, signatures: tuple[Signature, ...]) -> tuple[CallRecord, ...]:
-        """Calls that a plan with functions for these signatures, or with none, can be timed on."""
-        new = tuple(signature for signature in signatures if signature not in self._serving.signatures)
-        return self._caring().calls_to_try(self, new)
+    def _calls_to_try(self, aim: Aim) -> tuple[CallRecord, ...]:
+        """Calls that a plan that is made for this can be timed on: what is new in it, or what comes most often."""
+        serving = self._serving
+        new = tuple(signature for signature in aim.signatures if signature not in serving.signatures)
+        if set(aim.facts) - set(serving.facts):
+            new = aim.signatures
+        return self._caring().calls_to_try(self, new, aim.facts)
 
     def _demand(self, signatures: tuple[Signature, ...]) -> Demand:
         """How the model is called lately, and which share of that has one of these signatures; all of it, if none."""

@@ -35,14 +35,14 @@ class Watched(Held):
             self._swap_variants(self._stress)
             return
         if not self._judges:
-            self._close_hot_signatures()
+            self._improve()
             self.notice_after(max(FIRST_NOTICE, 3 * self.calls))
             return
         from time import perf_counter
 
         began_s, care = perf_counter(), self._caring()
         self._look(care)
-        if self.program is not None and not (self._retry_kernels() or self._close_hot_signatures()):
+        if self.program is not None and not (self._retry_kernels() or self._improve()):
             self.notice_after(care.next_look(self, began_s))
         else:
             self.notice_after(FIRST_NOTICE)
@@ -83,10 +83,9 @@ class Watched(Held):
             # The next process starts with what answers now.
             source, plans, serving = self._origin.source, Plans(self._config.cache_path, 1), found.serving
             if found.program is live:
-                plans.keep_variants(source, gone.parts, gone.signatures, serving.variants)
+                plans.keep_variants(source, gone.parts, gone.aim, serving.variants)
             else:
-                before = serving.signatures if serving.kernels else None
-                plans.take_back(source, gone.parts, gone.signatures, before)
+                plans.take_back(source, gone.parts, gone.aim, serving.aim if serving.kernels else None)
 
     def _retry_kernels(self) -> bool:
         """Try once more to get off the baseline, if timing said no and that is a while ago; returns whether."""
@@ -100,14 +99,47 @@ class Watched(Held):
         self._submit(again=True)
         return True
 
-    def _close_hot_signatures(self, *, everything: bool = False) -> bool:
+    def _improve(self, *, everything: bool = False) -> bool:
+        """Have variants built that calls would use, if there are new ones; returns whether. With `everything`, what
+        came seldom counts as well."""
+        serving, config = self._serving, self._config
+        if not self._progress.settled or not serving.kernels or not config.adapt or config.force_tier is not None:
+            return False
+        return self._close_hot_signatures(everything=everything) or self._rely_on_facts(everything=everything)
+
+    def _rely_on_facts(self, *, everything: bool) -> bool:
+        """Have variants built for what holds in all calls, if that is new; returns whether."""
+        if not self._watches or (self._analysis is None and not everything):
+            return False
+        progress, serving, care, analysis = self._progress, self._serving, self._caring(), self._analysed()
+        if everything:
+            analysis.drain(self)
+        found = analysis.facts(self._inputs, everything=everything)
+        new = {fact.input: fact for fact in found if fact not in serving.facts}
+        new = {place: fact for place, fact in new.items() if care.backoff.allows(fact, self.calls)}
+        if not new:
+            return False
+        from tierup.adapt.hot import hot_signatures
+        from tierup.ir.facts import MOST, Aim
+
+        kept = {fact.input: fact for fact in serving.facts}
+        facts = tuple(sorted((kept | new).values())[:MOST])
+        aim = Aim(serving.signatures or hot_signatures(self.signatures(), everything=everything), facts)
+        if not aim.signatures or not progress.allows(aim) or not progress.resume():
+            return False
+        for fact in new.values():
+            care.backoff.failed(fact, self.calls)  # until it turns out otherwise
+        self._submit(aim)
+        return True
+
+    def _close_hot_signatures(self, *, everything: bool) -> bool:
         """Have functions built for the signatures that calls come with, if there are new ones; returns whether."""
-        config, progress, serving = self._config, self._progress, self._serving
-        ready = progress.settled and serving.kernels and self._has_open_sizes()
-        if not ready or not config.adapt or config.force_tier is not None:
+        progress, serving = self._progress, self._serving
+        if not self._has_open_sizes():
             return False
         from tierup.adapt.background import BACKGROUND
         from tierup.adapt.hot import MOST, hot_signatures
+        from tierup.ir.facts import Aim
 
         care, queued = self._caring(), BACKGROUND.length
         hot = tuple(
@@ -116,7 +148,7 @@ class Watched(Held):
             if signature in serving.signatures or care.backoff.allows(signature, self.calls)
         )
         kept = [signature for signature in serving.signatures if signature not in hot]
-        wanted = (*hot, *kept)[:MOST]
+        wanted = Aim((*hot, *kept)[:MOST], serving.facts)
         if set(hot) <= set(serving.signatures) or not progress.allows(wanted) or not progress.resume():
             return False
         for signature in set(hot) - set(serving.signatures):

@@ -18,6 +18,7 @@ import msgspec
 
 from tierup.digests import sha256
 from tierup.errors import StoreError
+from tierup.ir.facts import Aim, Fact
 from tierup.logs import logger
 from tierup.private import check_private, make_private, open_own, read_own, write_whole
 from tierup.store.records import ARRAYS, MODEL, EntryRecord, FileRecord, PlanRecord, VariantRecord
@@ -51,6 +52,7 @@ class Kept(msgspec.Struct, frozen=True):
     signatures: Signatures
     size_bytes: int
     used_s: float
+    facts: tuple[Fact, ...] = ()
 
 
 class Plans:
@@ -128,17 +130,17 @@ class Plans:
         make_private(self.folder)
         path = self._path(source, record.parts)
         if record.plan.signatures:
-            _set_aside(path, record.plan.signatures)
+            _set_aside(path, record.plan.aim)
         _write(path, record)
         self.evict()
 
-    def take_back(self, source: Source, parts: Mapping[str, str], gone: Signatures, before: Signatures | None) -> None:
-        """A plan with functions for the signatures `gone` did not last: the entry of what answers now, which is the one
-        with those of `before`, takes its place. None: no plan answers, so there is no entry. `parts` are all of them.
+    def take_back(self, source: Source, parts: Mapping[str, str], gone: Aim, before: Aim | None) -> None:
+        """A plan that was made for `gone` did not last: the entry of what answers now, which is the one that was made
+        for `before`, takes its place. None: no plan answers, so there is no entry. `parts` are all of them.
         """
         path = self._path(source, parts)
         with suppress(OSError, ValueError, RecursionError):
-            if _read(path).plan.signatures != gone:
+            if _read(path).plan.aim != gone:
                 return  # it is not there yet, or another process has a plan that lasts
             if before is not None and _kept_before(path) == before:
                 os.replace(_before(path), path)
@@ -146,13 +148,13 @@ class Plans:
                 os.unlink(path)
 
     def keep_variants(
-        self, source: Source, parts: Mapping[str, str], signatures: Signatures, variants: Collection[VariantRecord]
+        self, source: Source, parts: Mapping[str, str], aim: Aim, variants: Collection[VariantRecord]
     ) -> None:
-        """Of the plan with functions for these signatures keep these variants only. `parts` are all of them."""
+        """Of the plan that was made for this keep these variants only. `parts` are all of them."""
         path = self._path(source, parts)
         with suppress(OSError, ValueError, RecursionError):
             record = _read(path)
-            if record.plan.signatures == signatures:
+            if record.plan.aim == aim:
                 _write(path, msgspec.structs.replace(record, plan=_with_variants(record.plan, variants)))
 
     def take_out(self, source: Source, parts: Mapping[str, str], kernels: Collection[str]) -> None:
@@ -175,7 +177,9 @@ class Plans:
                 record = _read(os.path.join(self.folder, name))
                 plan, parts = record.plan, record.parts
                 size, used_s = status.st_size, status.st_mtime
-                found.append(Kept(record.about.name, parts, len(plan.kernels), plan.signatures, size, used_s))
+                found.append(
+                    Kept(record.about.name, parts, len(plan.kernels), plan.signatures, size, used_s, plan.facts)
+                )
         return sorted(found, key=lambda kept: -kept.used_s)
 
     def verify(self) -> int:
@@ -284,18 +288,18 @@ def _before(path: str) -> str:
     return path.removesuffix(".plan") + _BEFORE
 
 
-def _kept_before(path: str) -> Signatures | None:
-    """The signatures of what is set aside; None if nothing is."""
+def _kept_before(path: str) -> Aim | None:
+    """What the entry that is set aside was made for; None if there is none."""
     try:
-        return _read(_before(path)).plan.signatures
+        return _read(_before(path)).plan.aim
     except (OSError, ValueError, RecursionError):
         return None
 
 
-def _set_aside(path: str, signatures: Signatures) -> None:
-    """Keep the entry that is there, unless it is for the same signatures as the one that takes its place."""
+def _set_aside(path: str, aim: Aim) -> None:
+    """Keep the entry that is there, unless it was made for the same as the one that takes its place."""
     with suppress(OSError, ValueError, RecursionError):
-        if _read(path).plan.signatures == signatures:
+        if _read(path).plan.aim == aim:
             return
         with suppress(FileNotFoundError):
             os.unlink(_before(path))

@@ -7,10 +7,12 @@ program every number of a step.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
+from msgspec import Meta
 
+from tierup.ir.facts import MOST, Aim, Fact
 from tierup.ir.types import DType, MapType, OptionalType, SequenceType, Sym, TensorType, Type, dtype_from_code
 
 if TYPE_CHECKING:  # a warm start needs neither graphs nor plans
@@ -139,6 +141,13 @@ class PlanRecord(msgspec.Struct, array_like=True, frozen=True):
     slots: int = 0
     """As many kernels are the open ones of slots; those after them are variants'."""
     variants: tuple[VariantRecord, ...] = ()
+    facts: Annotated[tuple[Fact, ...], Meta(max_length=MOST)] = ()
+    """What some of the variants rely on."""
+
+    @property
+    def aim(self) -> Aim:
+        """What it is made for."""
+        return Aim(self.signatures, self.facts)
 
 
 class WeightRecord(msgspec.Struct, array_like=True, frozen=True):
@@ -247,6 +256,7 @@ def plan_record(
         refused=refused,
         slots=plan.slots,
         variants=variant_records(plan),
+        facts=plan.facts,
     )
 
 

@@ -215,7 +215,7 @@ def test_a_kernel_that_is_corrupted_after_its_proof_is_found(climbed: tierup.Mod
         if climbed.report().to_dict()["counters"]["quarantined"]:
             break
     report = climbed.report().to_dict()
-    assert 1 <= wrong <= FIRST_CALLS[0] + 1  # the first sample after the swap finds it
+    assert 1 <= wrong <= sum(FIRST_CALLS)  # the first sample finds it, or the next where a busy machine leaves that out
     assert (report["tier"], report["counters"]["quarantined"]) == (0, 1)
     assert named(report, "quarantined")[0]["kernels"] == (key,)
     assert f"at most {wrong} calls" in report["reason"]

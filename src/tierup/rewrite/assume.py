@@ -22,6 +22,7 @@ from tierup.ir.types import Dim, Shape, Sym, TensorType
 _RANGES = (range(5, 98), range(1000, 20001), range(128, 4097, 32))
 _EXAMPLES_EACH = 8  # by chance a size is even, or odd, in all of them once in four million times
 _TRIES = 10  # for each of them
+_PRODUCTS = frozenset({"MatMul", "matmul", "Einsum", "Attention", "MultiHeadAttention", "GroupQueryAttention"})
 
 Example = dict[tuple[int, int], int]  # (position of an input, axis) -> size
 Pair = tuple[Dim, Dim]
@@ -125,6 +126,8 @@ def draw_examples(graph: Graph) -> list[Example]:
     """Sizes of inputs with which every size of the graph that follows from them is at least 1. The same each time.
 
     Sizes differ unless the graph needs them to agree: `mask` has as many columns as `past` and `ids` have together.
+    Sizes of two inputs that broadcast agree in models with attention, whose masks exporters give sizes of their own;
+    in others either of them is 1 in half of the examples, so that nothing is assumed of them.
     """
     axes: dict[Sym, list[tuple[int, int]]] = {}
     for position, value in enumerate(graph.inputs):
@@ -132,12 +135,14 @@ def draw_examples(graph: Graph) -> list[Example]:
         for axis, dim in enumerate((type.shape or ()) if isinstance(type, TensorType) else ()):
             if isinstance(dim, Sym):
                 axes.setdefault(dim, []).append((position, axis))
-    random, examples, needs = Random(0), list[Example](), _needs(graph)
+    random, examples, needs, attends = Random(0), list[Example](), _needs(graph), _attends(graph)
     for choices in _RANGES if axes else ():
         kept = 0
         for _ in range(_TRIES * _EXAMPLES_EACH):
             drawn: _Sizes = dict(zip(axes, random.sample(choices, len(axes)), strict=True))
-            sizes = _agreed(graph, needs, drawn) if kept < _EXAMPLES_EACH else None
+            if kept == _EXAMPLES_EACH:
+                break
+            sizes = _agreed(graph, needs, drawn, None if attends else kept % 2)
             if sizes is not None and _makes_sense(graph, sizes):
                 examples.append({place: sizes[dim] for dim, places in axes.items() for place in places})
                 kept += 1
@@ -156,6 +161,13 @@ def _makes_sense(graph: Graph, sizes: _Sizes) -> bool:
     return all(size is None or size > 0 for size in known)
 
 
+def _attends(graph: Graph) -> bool:
+    """Whether both sides of some product are computed in the call."""
+    constants = {value for value, _ in graph.weights}
+    products = (node for node in graph.nodes if node.op.rpartition(".")[2] in _PRODUCTS)
+    return any(sum(value is not None and value not in constants for value in node.inputs) > 1 for node in products)
+
+
 def _needs(graph: Graph) -> list[Pair]:
     """Sizes that must agree: those that broadcast, and the terms of the sums in products."""
     broadcast = [(op.args[0], op.args[1]) for op in graph.dims if op.op == "broadcast"]
@@ -170,12 +182,12 @@ def _shape(graph: Graph, value: ValueId | None) -> Shape:
     return (type.shape or ()) if isinstance(type, TensorType) else ()
 
 
-def _agreed(graph: Graph, needs: Sequence[Pair], sizes: _Sizes) -> _Sizes | None:
+def _agreed(graph: Graph, needs: Sequence[Pair], sizes: _Sizes, one: int | None) -> _Sizes | None:
     """Sizes with which everything fits. Where two do not, one that an input has becomes the other, or one from which
-    they follow becomes another such, or 1, which broadcasts."""
+    they follow becomes another such, or 1, which broadcasts. Of two that inputs have, the one at `one` becomes 1."""
     clash = _clash(needs, _evaluated(graph, sizes))
     while clash is not None:
-        for tried in _changes(graph, needs[clash], sizes):
+        for tried in _changes(graph, needs[clash], sizes, one):
             further = _clash(needs, _evaluated(graph, tried))
             if further is None or further > clash:
                 sizes, clash = tried, further
@@ -194,8 +206,10 @@ def _clash(needs: Sequence[Pair], results: _Results) -> int | None:
     return None
 
 
-def _changes(graph: Graph, pair: Pair, sizes: _Sizes) -> Iterator[_Sizes]:
+def _changes(graph: Graph, pair: Pair, sizes: _Sizes, one: int | None) -> Iterator[_Sizes]:
     """Sizes with one changed, so that those of a pair may agree; what is likely first."""
+    if one is not None and pair[0] in sizes and pair[1] in sizes:
+        yield {**sizes, pair[one]: 1}
     results = _evaluated(graph, sizes)
     left, right = ([size for size in sizes if size in _behind(graph, dim)] for dim in pair)
     for own, other in (pair[::-1], pair):

@@ -10,6 +10,7 @@
 #include "numpy_api.hpp"
 #include "pool.hpp"
 #include "python_code.hpp"
+#include "python_errors.hpp"
 #include "python_host.hpp"
 #include "python_program.hpp"
 #include "python_runner.hpp"

@@ -113,9 +113,6 @@ class Runner {
   bool always_convert_ = false;
 };
 
-// The type of the error that a call which its inputs do not fit ends with.
-void set_call_error(nanobind::object type);
-
 void bind_runner(nanobind::module_& module);
 
 }  // namespace tierup

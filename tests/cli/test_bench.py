@@ -117,7 +117,7 @@ def test_recorded_traffic(path: Path, tmp_path: Path) -> None:
         (["--traffic", "none.jsonl"], "cannot be read"),
         (["--traffic", "z=1"], "there is no input 'z'"),
         (["--against", "onnxruntime,tensorrt"], "there is no contender 'tensorrt'"),
-        (["--shape", "ids=1,2,3"], "Give inputs that fit with --input or --shape"),
+        (["--shape", "ids=1,2,3"], "Its inputs were made up: give them with --input or --shape"),
     ],
 )
 def test_bench_says_what_is_wrong(path: Path, arguments: list[str], message: str) -> None:

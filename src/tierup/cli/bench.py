@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -21,10 +20,10 @@ from tierup.bench.rounds import measure_rounds
 from tierup.bench.text import digits, spread_text, time_text
 from tierup.bench.traffic import Shapes, parse_traffic
 from tierup.bench.trials import settings_text
-from tierup.cli.inputs import OPEN_SIZES, gather_inputs
+from tierup.cli.inputs import gather_inputs, sound_inputs
 from tierup.cli.show import write_json
 from tierup.config import Config
-from tierup.errors import InputError, StoreError, TierupError
+from tierup.errors import StoreError, TierupError
 from tierup.session import load
 
 TRAFFIC_CALLS = 2000
@@ -96,7 +95,8 @@ class Inputs:
         self.quantised = is_quantised(self._model.imported.graph)
 
     def for_rounds(self) -> list[Feeds]:
-        base, drawn = self._sound_base()
+        base, sources, _ = sound_inputs(self._model.inputs, self._files, self._shapes, self._seed, self._model.run)
+        drawn = _made_up(sources)
         return draw_sets(base, drawn, self._bounds, self._sets, self._seed)
 
     def for_traffic(self, calls: Sequence[Shapes]) -> tuple[list[Feeds], list[int]]:
@@ -105,28 +105,15 @@ class Inputs:
         which = [distinct.setdefault(tuple(shapes.items()), len(distinct)) for shapes in calls]
         bases, drawn = [], set[str]()
         for signature in distinct:
-            base, made_up = self._base([f"{name}={','.join(map(str, sizes))}" for name, sizes in signature])
+            shapes = [f"{name}={','.join(map(str, sizes))}" for name, sizes in signature]
+            base, sources = gather_inputs(self._model.inputs, self._files, [*self._shapes, *shapes], self._seed)
             bases.append(base)
-            drawn |= made_up
+            drawn |= _made_up(sources)
         return draw_traffic(bases, which, drawn, self._bounds, self._sets, self._seed)
 
-    def _base(self, shapes: Sequence[str], open_size: int = OPEN_SIZES[0]) -> tuple[dict[str, Any], set[str]]:
-        """One set of inputs, and which of them were made up."""
-        texts = [*self._shapes, *shapes]
-        base, sources = gather_inputs(self._model.inputs, self._files, texts, self._seed, open_size)
-        return base, {name for name, source in sources.items() if source == "made up"}
 
-    def _sound_base(self) -> tuple[dict[str, Any], set[str]]:
-        """A set that the model takes: open sizes grow until it does."""
-        for open_size in OPEN_SIZES:
-            base, made_up = self._base([], open_size)
-            try:
-                self._model.run(base)
-                return base, made_up
-            except InputError as error:
-                if not made_up or open_size == OPEN_SIZES[-1]:
-                    raise InputError(f"{error}. Give inputs that fit with --input or --shape") from error
-        raise AssertionError("the last size returns or raises")
+def _made_up(sources: Mapping[str, str]) -> set[str]:
+    return {name for name, source in sources.items() if source == "made up"}
 
 
 def print_record(console: Console, record: Record) -> None:

@@ -13,7 +13,7 @@ from rich.console import Console
 from tierup import _native
 from tierup.adapt.planning import Planned, make_plan
 from tierup.cli.explain_text import counted, print_all, print_functions, print_head, print_region
-from tierup.cli.inputs import OPEN_SIZES, gather_inputs
+from tierup.cli.inputs import sound_inputs
 from tierup.cli.show import brief, write_json
 from tierup.config import Config
 from tierup.errors import InputError, StoreError
@@ -156,18 +156,15 @@ def _machine(data_dir: Path) -> Machine:
 
 def _first_call(model: Model, probes: Probes, request: Request) -> tuple[dict[str, Any], Run, dict[int, Sounding]]:
     """Inputs, how to call the model with them, and what that call looked like; made-up ones may have to be larger."""
-    for open_size in OPEN_SIZES:
-        values, sources = gather_inputs(model.inputs, request.files, request.shapes, 0, open_size)
 
-        def run(program: _native.Program, values: dict[str, Any] = values) -> Any:
+    def run_with(values: dict[str, Any]) -> Run:
+        def run(program: _native.Program) -> Any:
             model.program = program
             return model.run(values)
 
-        try:
-            return values, run, probes.sound(run)
-        except InputError as error:
-            if "made up" not in sources.values():
-                raise
-            if open_size == OPEN_SIZES[-1]:
-                raise InputError(f"{error}. Its inputs were made up: give them with --input or --shape") from error
-    raise AssertionError("the last size returns or raises")
+        return run
+
+    values, _, soundings = sound_inputs(
+        model.inputs, request.files, request.shapes, 0, lambda values: probes.sound(run_with(values))
+    )
+    return values, run_with(values), soundings

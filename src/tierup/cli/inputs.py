@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -14,14 +14,16 @@ from tierup.frontends.onnx.limits import max_tensor_bytes
 from tierup.ir.types import Array, DType, OptionalType, SequenceType, TensorType, Type
 from tierup.runtime.feeds import Input
 
+T = TypeVar("T")
+
 # Sizes for dims that the model leaves open: one batch, a small picture, and for other dims a short sequence; models
 # that cannot take that few (windows of sound, for example) are tried with the longer ones.
 _OPEN_FIRST, _OPEN_PICTURE = 1, 64
-OPEN_SIZES = (16, 256, 4096, 65536)
+_OPEN_SIZES = (16, 256, 4096, 65536)
 
 
 def gather_inputs(
-    specs: Sequence[Input], files: Sequence[str], shapes: Sequence[str], seed: int, open_size: int = OPEN_SIZES[0]
+    specs: Sequence[Input], files: Sequence[str], shapes: Sequence[str], seed: int, open_size: int = _OPEN_SIZES[0]
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """Values by name, and where each came from. Defaults stay defaults unless a file or shape names them."""
     given = _from_files(specs, files)
@@ -38,6 +40,22 @@ def gather_inputs(
             values[spec.name] = _made_up(spec, wanted.get(spec.name), sizes, random, open_size)
             sources[spec.name] = "made up"
     return values, sources
+
+
+def sound_inputs(
+    specs: Sequence[Input], files: Sequence[str], shapes: Sequence[str], seed: int, call: Callable[[dict[str, Any]], T]
+) -> tuple[dict[str, Any], dict[str, str], T]:
+    """Inputs that `call` takes, where each came from, and what it returned: open sizes grow until it takes them."""
+    for open_size in _OPEN_SIZES:
+        values, sources = gather_inputs(specs, files, shapes, seed, open_size)
+        try:
+            return values, sources, call(values)
+        except InputError as error:
+            if "made up" not in sources.values():
+                raise
+            if open_size == _OPEN_SIZES[-1]:
+                raise InputError(f"{error}. Its inputs were made up: give them with --input or --shape") from error
+    raise AssertionError("the last size returns or raises")
 
 
 def _from_files(specs: Sequence[Input], files: Sequence[str]) -> dict[str, Array]:

@@ -11,10 +11,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from tierup.cli.inputs import OPEN_SIZES, gather_inputs
+from tierup.cli.inputs import sound_inputs
 from tierup.cli.live import LiveView
 from tierup.cli.show import brief, duration, write_json
-from tierup.errors import InputError
 from tierup.session import Model, load
 
 
@@ -24,7 +23,7 @@ def run_model(path: Path, files: list[str], shapes: list[str], calls: int, seed:
     started = time.perf_counter()
     model = load(path)
     load_s = time.perf_counter() - started
-    values, sources, outputs, first_s = _first_answer(model, files, shapes, seed)
+    values, sources, (outputs, first_s) = sound_inputs(model.inputs, files, shapes, seed, lambda v: _timed(model, v))
     _print_inputs(console, values, sources)
     times_s = _time_calls(console, model, values, calls - 1) if calls > 1 else [first_s]
     _print_outputs(console, outputs)
@@ -43,21 +42,10 @@ def run_model(path: Path, files: list[str], shapes: list[str], calls: int, seed:
     )
 
 
-def _first_answer(
-    model: Model, files: list[str], shapes: list[str], seed: int
-) -> tuple[dict[str, Any], dict[str, str], dict[str, Any], float]:
-    """Inputs, where they came from, outputs and seconds; made-up inputs that are too small are made larger."""
-    for open_size in OPEN_SIZES:
-        values, sources = gather_inputs(model.inputs, files, shapes, seed, open_size)
-        started = time.perf_counter()
-        try:
-            return values, sources, model.run(values), time.perf_counter() - started
-        except InputError as error:
-            if "made up" not in sources.values():
-                raise
-            if open_size == OPEN_SIZES[-1]:
-                raise InputError(f"{error}. Its inputs were made up: give them with --input or --shape") from error
-    raise AssertionError("the last size returns or raises")
+def _timed(model: Model, values: dict[str, Any]) -> tuple[dict[str, Any], float]:
+    """Outputs, and the seconds that they took."""
+    started = time.perf_counter()
+    return model.run(values), time.perf_counter() - started
 
 
 def _time_calls(console: Console, model: Model, values: dict[str, Any], calls: int) -> list[float]:

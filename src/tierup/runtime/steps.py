@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tierup.codegen.target import Target
-from tierup.ir.dims import READS, DimBuilder, DimOp, values_read
+from tierup.ir.dims import READS, DimBuilder, DimOp
 from tierup.ir.graph import Graph, Node, ValueId, Weights
-from tierup.ir.types import Dim, DType, Shape, TensorType
+from tierup.ir.types import Dim, TensorType
 from tierup.lower.kernel import Kernel, Panels
 from tierup.lower.region import lower_region
 from tierup.lower.text import print_program
 from tierup.lower.tile import TileProgram
 from tierup.plan.baseline import CONTROL, FunctionCompiler, PlanCompiler
 from tierup.plan.cut import cut
-from tierup.plan.memory import Layout, Request, Typical, plan_lanes, plan_memory
+from tierup.plan.memory import Layout, Typical, plan_lanes, plan_memory
 from tierup.plan.program import BASELINE, BODY, Assembler, DimCode, StepCode
 from tierup.plan.regions import Cut, Region, shape_of, tensor
 from tierup.rewrite.assume import Pair
 from tierup.rewrite.walk import misfit
 from tierup.runtime.guards import DIM_CODES, GuardCode
 from tierup.runtime.standins import StandIn, Unit, results_of, with_stand_ins
+from tierup.runtime.units import arena_requests, is_view, needed_units
 from tierup.store.objects import program_digest
 
 _HEAP, _ARENA = 0, 1
@@ -132,15 +133,14 @@ class KernelFunction(FunctionCompiler):
         self._dense: dict[ValueId, int] = {}
         self._allocated: set[ValueId] = set()
         self._refusals = {id(graph.nodes[index]): reason for index, reason in part.cut.refusals.items()}
-        self._produced = {value for node in graph.nodes for value in node.outputs if value is not None}
-        self._units, stand_ins = with_stand_ins(graph, self._needed_units(self._lowered()), compiler.why_refused)
+        needed = needed_units(graph, self._dims, self._lowered())
+        self._units, stand_ins = with_stand_ins(graph, needed, compiler.why_refused)
         compiler.stand_ins += stand_ins
         self._refusals.update((id(made.node), made.reason) for made in stand_ins)
-        self._kernels = [kernel for _, kernel in self._units]
-        self._native = {v for k in self._kernels if k is not None for v in results_of(k)}
+        self._native = {v for _, kernel in self._units if kernel is not None for v in results_of(kernel)}
         self.placed: list[Placed] = []
         self.alone: list[Alone] = []
-        self.arena: tuple[Request, ...] = ()
+        self.arena = arena_requests(graph, self._dims, self._units, self.passed_on)
         self._layout = self._plan_memory()
 
     @property
@@ -183,7 +183,7 @@ class KernelFunction(FunctionCompiler):
 
     def _single(self, node: Node) -> None:
         """A node on its own: a reshape is the same memory under other sizes, everything else calls out."""
-        if self._is_view(node):
+        if is_view(self.graph, node):
             self._view(node)
             return
         for used in node.inputs:
@@ -195,12 +195,6 @@ class KernelFunction(FunctionCompiler):
         self.alone.append(Alone(node, control or self._refusals.get(id(node), "")))
         super().call_out(node)
 
-    def _is_view(self, node: Node) -> bool:
-        if node.op != "core.reshape":
-            return False
-        types = [self.graph.type(value) for value in (node.inputs[0], node.outputs[0]) if value is not None]
-        return all(isinstance(t, TensorType) and t.shape is not None and t.dtype is not DType.STR for t in types)
-
     def _view(self, node: Node) -> None:
         source, result = node.inputs[0], node.outputs[0]
         assert source is not None
@@ -211,44 +205,6 @@ class KernelFunction(FunctionCompiler):
         self.out.emit(StepCode.VIEW, result, source, self._registers_of(shape))
         if source in self._native:
             self._native.add(result)
-
-    def _needed_units(self, units: list[Unit]) -> list[Unit]:
-        """Those that an output depends on. Sizes are dim code, so what only computed shapes is not needed."""
-        needed: set[ValueId] = set()
-
-        def need(values: Iterable[ValueId | None], sizes: Iterable[Dim]) -> None:
-            needed.update(value for value in values if value is not None)
-            for size in sizes:
-                needed.update(self._reads(size))
-
-        def shape_of(value: ValueId) -> Shape:
-            type = self.graph.type(value)
-            return (type.shape or ()) if isinstance(type, TensorType) else ()
-
-        need(self.graph.outputs, (dim for value in self.graph.outputs for dim in shape_of(value)))
-        kept: list[Unit] = []
-        for unit, kernel in reversed(units):
-            node = unit if isinstance(unit, Node) else None
-            results = (
-                results_of(kernel) if kernel is not None else [v for v in node.outputs if v is not None] if node else []
-            )
-            if not needed.intersection(results):
-                continue
-            kept.append((unit, kernel))
-            sizes = [dim for value in results for dim in shape_of(value)]
-            if kernel is not None:
-                values: list[ValueId | None] = [b.value if isinstance(b, Panels) else b for b in kernel.buffers]
-                sizes += [*kernel.sizes, *(extent for extent, _ in kernel.steps)]
-                sizes += [dim for value in values if value is not None for dim in shape_of(value)]
-            else:
-                assert node is not None
-                values = list(node.inputs[:1] if self._is_view(node) else node.inputs)
-            need(values, sizes)
-        return kept[::-1]
-
-    def _reads(self, dim: Dim) -> set[ValueId]:
-        """The values that a size is read from."""
-        return values_read(self._dims.ops, dim)
 
     def _lowered(self) -> list[Unit]:
         """What the cut has, in order: regions with their kernels, and nodes on their own."""
@@ -266,52 +222,9 @@ class KernelFunction(FunctionCompiler):
         assert isinstance(type, TensorType)
         return type
 
-    def _bytes(self, value: ValueId) -> Dim:
-        type = self._type(value)
-        assert type.shape is not None
-        return self._dims.mul(self._dims.product(type.shape), type.dtype.numpy.itemsize)
-
-    def _from_inputs(self, dim: Dim) -> bool:
-        """Whether a size is known when the call begins."""
-        return not self._reads(dim) & self._produced
-
     def _plan_memory(self) -> Layout:
-        """Where values between kernels lie; outputs and what has no size yet when the call begins lie on the heap."""
-        last: dict[ValueId, int] = {}
-        owner: dict[ValueId, ValueId] = {}  # views look at another value's memory
-        for position, (unit, kernel) in enumerate(self._units):
-            for value in self._read_by(position, kernel):
-                last[owner.get(value, value)] = position
-            if isinstance(unit, Node) and self._is_view(unit):
-                source, result = unit.inputs[0], unit.outputs[0]
-                if source is not None and result is not None:
-                    owner[result] = owner.get(source, source)
-        for value in self.graph.outputs:  # handed out as they are when the call ends
-            last[owner.get(value, value)] = len(self._units)
-        requests = []
-        read_late = [op.args[0] for op in self._dims.ops if op.op == "elem" and isinstance(op.args[0], int)]
-        singles = [unit for unit, _ in self._units if isinstance(unit, Node)]
-        passed_on = [value for node in singles for value in self.passed_on(node) if value is not None]
-        beyond = {*self.graph.outputs, *(owner.get(value, value) for value in (*read_late, *passed_on))}
-        for position, kernel in enumerate(self._kernels):
-            for value in results_of(kernel) if kernel is not None else ():
-                size = self._bytes(value)
-                if value not in beyond and self._from_inputs(size):
-                    assert kernel is not None
-                    operands = [owner.get(b, b) for b in kernel.buffers if isinstance(b, int)]
-                    # Memory that the kernel reads under two names may be read otherwise under the second.
-                    reuses = tuple(v for v in kernel.replaces(value) if operands.count(v) == 1)
-                    requests.append(Request(value, size, position, last.get(value, position), reuses))
-        self.arena = tuple(requests)
-        packed = plan_memory(requests, self._dims, Typical(self._dims))
-        return plan_lanes(requests, packed.total) or packed
-
-    def _read_by(self, position: int, kernel: Kernel | None) -> list[ValueId]:
-        if kernel is not None:
-            return [buffer for buffer in kernel.buffers if isinstance(buffer, int)]
-        unit = self._units[position][0]
-        assert isinstance(unit, Node)
-        return [value for value in unit.inputs if value is not None]
+        packed = plan_memory(self.arena, self._dims, Typical(self._dims))
+        return plan_lanes(self.arena, packed.total) or packed
 
     def _reserve(self) -> None:
         """Make the arena large enough."""

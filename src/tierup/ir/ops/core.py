@@ -22,6 +22,7 @@ import keyword
 
 from tierup.ir.dims import DimBuilder
 from tierup.ir.infer import Rule
+from tierup.ir.ops import core_products as products
 from tierup.ir.ops import core_rules as rules
 from tierup.ir.ops.core_rules import map_, reduce
 from tierup.ir.ops.row import Kind, Op
@@ -122,19 +123,19 @@ OPS: tuple[Op, ...] = (
         ("cumprod", rules.along, "running product on `axis`; `exclusive` of the own element, `reverse` from the end"),
         (
             "lstm",
-            rules.recurrent(4, 1, (3, 4)),
+            products.recurrent(4, 1, (3, 4)),
             "LSTM over gates[T, B, 4H] (order i o f c; inputs and biases already in), r[H, 4H], p[3H] (i o f; [0] for "
             "no peepholes), h[B, H], c[B, H], lengths[B] ([0]: all rows have T steps); gives y[T, B, H], h, c",
         ),
         (
             "gru",
-            rules.recurrent(3, 1, (3,)),
+            products.recurrent(3, 1, (3,)),
             "GRU over gates[T, B, 3H] (order z r h; inputs and biases already in, but for the recurrent bias of h), "
             "r[H, 3H], that bias[H], h[B, H], lengths[B] ([0]: all rows have T steps); gives y[T, B, H], h",
         ),
         (
             "rnn",
-            rules.recurrent(1, 1, (2,)),
+            products.recurrent(1, 1, (2,)),
             "the simple recurrence over gates[T, B, H] (inputs and biases already in), r[H, H], h[B, H], lengths[B] "
             "([0]: all rows have T steps); gives y[T, B, H], h",
         ),
@@ -193,39 +194,39 @@ OPS: tuple[Op, ...] = (
         "register and cache blocking over three index sets; a map and a reduction would stream memory",
         (
             "matmul",
-            rules.matmul,
+            products.matmul,
             "matrix product over broadcast batches; bytes give i32; f16, bf16 accumulate in f32, and bf16 "
             "answers in f32 where `to` says so",
         ),
         (
             "matmul_blocks",
-            rules.matmul_blocks,
+            products.matmul_blocks,
             "matrix product of f32 by small integers, each `block` of their rows with a scale for each column",
         ),
         (
             "conv",
-            rules.conv,
+            products.conv,
             "convolution of x[N, C, ...] by w[M, C / group, ...] with the value pads; bytes give i32, and around them "
             "lies `fill`",
         ),
         (
             "conv_last",
-            rules.conv_last,
+            products.conv_last,
             "convolution of x[N, ..., C] by w[kernel places * C / group, M], place by place of `kernel_shape`, with "
             "the value pads; channels last on both sides; bytes give i32, and around them lies `fill`; bf16 answers in "
             "f32 where `to` says so; `algorithm` is direct or winograd: what rounding the sums may have",
         ),
         (
             "conv_transpose",
-            rules.conv_transpose,
+            products.conv_transpose,
             "transposed convolution of x[N, C, ...] by w[C, M / group, ...]; the value pads are cut off, "
             "`output_padding` is added at the ends",
         ),
     ),
     *_rows(
         "overlapping windows share loads and partial results",
-        ("pool_max", rules.pool, "largest in each window and its flat index in x; padding never wins"),
-        ("pool_sum", rules.pool, "sum of each window; padding adds nothing"),
+        ("pool_max", products.pool, "largest in each window and its flat index in x; padding never wins"),
+        ("pool_sum", products.pool, "sum of each window; padding adds nothing"),
         (
             "resize",
             rules.resize,

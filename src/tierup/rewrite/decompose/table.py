@@ -5,6 +5,7 @@ from __future__ import annotations
 from tierup.rewrite.decompose.attention import ATTENTION
 from tierup.rewrite.decompose.core import Decomposition
 from tierup.rewrite.decompose.elementwise import ELEMENTWISE
+from tierup.rewrite.decompose.elimination import ELIMINATION
 from tierup.rewrite.decompose.generate import GENERATE
 from tierup.rewrite.decompose.linear_attention import LINEAR_ATTENTION
 from tierup.rewrite.decompose.linear_models import LINEAR_MODELS
@@ -35,6 +36,7 @@ FAMILIES: dict[str, dict[str, Decomposition]] = {
     "reduce": REDUCE,
     "norm": NORM,
     "matrix": MATRIX,
+    "elimination": ELIMINATION,
     "attention": ATTENTION,
     "linear_attention": LINEAR_ATTENTION,
     "nn": NN,

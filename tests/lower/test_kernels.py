@@ -362,6 +362,39 @@ def test_maps_of_narrow_floats_round_at_the_end() -> None:
     np.testing.assert_allclose(got.astype(np.float64), exact, rtol=2**-11 + 8 * EPS)
 
 
+@pytest.mark.parametrize("count", [0, 1, 37])
+@pytest.mark.parametrize(
+    ("source", "to"),
+    [
+        (DType.F32, DType.I32), (DType.I32, DType.F32), (DType.F64, DType.U64), (DType.I64, DType.F64),
+        (DType.F16, DType.I16), (DType.U16, DType.BF16), (DType.BF16, DType.F16), (DType.BOOL, DType.U8),
+        (DType.U8, DType.F8E5M2), (DType.I8, DType.U8),
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_bits_are_read_as_they_lie_in_memory(source: DType, to: DType, count: int) -> None:
+    """Behind what was computed, rounded and moved: of f16 those of f16, though registers hold f32."""
+
+    def build(b: GraphBuilder) -> list[int]:
+        x = b.open_input(source, ("n", 2))
+        turned = b.op("core.transpose", x if source is DType.BOOL else b.op("core.max", x, x), perm=(1, 0))
+        read = b.op("core.bitcast", turned, to=to.code)
+        return [read, b.op("core.bitcast", x, to=to.code)]
+
+    pool = np.random.default_rng(count).integers(0, 256, (count, 2, source.numpy.itemsize)).astype(np.uint8)
+    bits = pool % 2 if source is DType.BOOL else pool
+    check(build, np.ascontiguousarray(bits).view(source.numpy).reshape(count, 2))
+
+
+def test_bits_of_what_takes_no_memory_are_those_of_memory() -> None:
+    def build(b: GraphBuilder) -> list[int]:
+        count = b.op("core.iota", b.op("core.shape", f32(b, "n")), axis=0, dtype=DType.F32.code)
+        wide = b.op("core.broadcast", const(b, 1.5), ints(b, 3))
+        return [b.op("core.bitcast", value, to=DType.I32.code) for value in (count, wide)]
+
+    check(build, floats(5))
+
+
 @pytest.mark.parametrize("dtype", [DType.F8E4M3FN, DType.C64, DType.F4E2M1], ids=repr)
 def test_what_is_only_moved_needs_no_arithmetic(dtype: DType) -> None:
     def build(b: GraphBuilder) -> int:

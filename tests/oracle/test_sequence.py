@@ -64,6 +64,8 @@ def test_split_and_join() -> None:
     same(one("onnx.SplitToSequence", X), [X[:1], X[1:]])
     same(one("onnx.SplitToSequence", X, keepdims=0), [X[0], X[1]])
     same(one("onnx.SplitToSequence", X[:0]), [])
+    same(one("onnx.SplitToSequence", X[:0], at(3)), [])
+    same(one("onnx.SplitToSequence", X[:0], np.array([0])), [X[:0]])
     same(run("onnx.ConcatFromSequence", [X, X[:1]], axis=0), [np.concatenate([X, X[:1]])])
     same(run("onnx.ConcatFromSequence", [X, X], axis=-1, new_axis=1), [np.stack([X, X], axis=-1)])
     for sizes in (at(0), np.array([5, 1])):

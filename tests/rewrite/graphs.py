@@ -10,7 +10,7 @@ import numpy as np
 from tierup.ir.build import GraphBuilder
 from tierup.ir.dims import evaluate as evaluate_dims
 from tierup.ir.graph import Attrs, Graph, ValueId, Weights
-from tierup.ir.types import DType, Sym, TensorType
+from tierup.ir.types import DType, OptionalType, Sym, TensorType
 from tierup.ir.verify import verify
 from tierup.reference.evaluate import evaluate
 
@@ -47,6 +47,8 @@ def feeds(graph: Graph, open_size: int = 3) -> list[Any]:
 
 
 def _feed(type: Any, index: int, open_size: int) -> Any:
+    if isinstance(type, OptionalType):
+        return _feed(TensorType(DType.F32, (2,)), index, open_size)
     assert isinstance(type, TensorType)
     shape = [open_size if isinstance(dim, Sym) else dim for dim in type.shape or ()]
     count = int(np.prod(shape))

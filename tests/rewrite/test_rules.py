@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from tests.rewrite.graphs import Build, assert_same, const, f32, ints, made, node
+from tests.rewrite.sequence_graphs import SEQUENCES_APPLY, SEQUENCES_MUST_NOT
 
 from tierup.ir.build import GraphBuilder
 from tierup.ir.graph import Attrs, Graph, Node, Weights
@@ -152,6 +153,7 @@ APPLIES: list[tuple[str, Build]] = [
     ("known branch", lambda b: branches(b, const(b, True, BOOL))),
     ("known branch", lambda b: branches(b, const(b, [False], BOOL))),
     ("no trips", lambda b: loop(b, 0)),
+    *SEQUENCES_APPLY,
 ]  # fmt: skip
 
 MUST_NOT: list[tuple[str, Build]] = [
@@ -203,6 +205,7 @@ MUST_NOT: list[tuple[str, Build]] = [
     ("known branch", lambda b: branches(b, typed(b, DType.BOOL))),
     ("no trips", lambda b: loop(b, 2)),
     ("no trips", lambda b: loop(b, 0, scan=True)),  # nothing stacked is still a tensor
+    *SEQUENCES_MUST_NOT,
 ]  # fmt: skip
 
 

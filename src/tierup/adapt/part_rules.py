@@ -226,7 +226,7 @@ def _stretch(shape: Sequence[int], begin: int, end: int) -> Box | None:
 
 _Rule = Callable[[Node, Box, list[tuple[int, ...]], Shapes], Restricted | None]
 _RULES: dict[str, _Rule] = {
-    **{f"core.{name}": _map for name in (*MAPS, "cast")},
+    **{f"core.{name}": _map for name in (*MAPS, "cast", "bitcast")},
     **{
         f"core.{name}": _reduce
         for name in ("reduce_sum", "reduce_prod", "reduce_max", "reduce_min", "argmax", "argmin")

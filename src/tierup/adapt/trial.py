@@ -21,6 +21,7 @@ from tierup.ir.graph import Node, ValueId
 from tierup.ir.types import Array, Dim, DType, Sym, TensorType
 from tierup.lower.kernel import Kernel, Panels
 from tierup.plan.regions import RECURRENCES
+from tierup.plan.spaces import BITS
 from tierup.runtime.constants import pack_panels
 
 # Tables of many megabytes are compared, too: NumPy would make as many bools first.
@@ -319,10 +320,11 @@ class Trial:
         return any((content > 1).any() for content in bools)
 
     def unwritten_floats(self) -> bool:
-        """Whether elements are still as `clear` left them: a NaN that no kernel computes."""
+        """Whether elements are still as `clear` left them: a NaN that no kernel computes, but integers may hold."""
+        any_bits = {value for node in self._case.graph.nodes if node.op == BITS for value in node.outputs}
         for value, area in self._results.items():
             dtype = self.sized.dtype(value)
-            if dtype in (DType.F32, DType.F64) and value not in self._shared and area.bytes.size:
+            if dtype in (DType.F32, DType.F64) and value not in (*self._shared, *any_bits) and area.bytes.size:
                 words = area.bytes.view(f"u{dtype.numpy.itemsize}")
                 if words.max() == np.iinfo(words.dtype).max:
                     return True

@@ -13,6 +13,7 @@ from tierup.lower.ranges import Ranges
 from tierup.lower.tile import Check, Convert, Fill, Load, Map, Position, Reduce, Statement, Tile
 from tierup.plan.regions import COMPUTED, SMALL_FLOATS, SMALL_INTEGERS, Region
 from tierup.plan.sources import Bent, Count, Known, Linear, Read, Source, Term
+from tierup.plan.spaces import BITS
 from tierup.reference.cast import SATURATING
 
 Value = tuple[str, Tile]
@@ -59,6 +60,7 @@ class Sources:
         self._constants = dict(graph.weights)
         self._ranges = Ranges(graph, weights, (*region.nodes, *region.reads))
         self._decodes = self._casts_small_floats(region)
+        self._copies_bits = any(graph.nodes[step.node].op == BITS for step in region.steps)
         self.buffers: dict[ValueId, str] = {}
 
     def _casts_small_floats(self, region: Region) -> bool:
@@ -74,10 +76,14 @@ class Sources:
     def stored(self, value: ValueId) -> DType:
         """What the buffer of a value is taken for in this region."""
         dtype = self.dtype(value)
+        if self._copies_bits:
+            return _BITS[dtype.numpy.itemsize]
         return dtype if self._decodes and dtype in SMALL_FLOATS else stored_dtype(dtype)
 
     def tile_dtype(self, value: ValueId) -> DType:
         """What an element of a value is in registers of this region."""
+        if self._copies_bits:
+            return self.stored(value)
         return DType.F32 if self._decodes and self.dtype(value) in SMALL_FLOATS else tile_dtype(self.dtype(value))
 
     def buffer(self, value: ValueId) -> str:
@@ -104,7 +110,7 @@ class Sources:
                 return self._load(block, source, evaluate)
 
     def _number(self, read: Read) -> float | None:
-        if read.base not in self._constants or self.dtype(read.base) not in COMPUTED:
+        if read.base not in self._constants or self.dtype(read.base) not in COMPUTED or self._copies_bits:
             return None
         return constant_scalar(self._graph, self._weights, read.base)
 

@@ -32,6 +32,7 @@ class Member:
     space: Space
     made: ValueId | None
     sizes_from: frozenset[ValueId]
+    alone: bool = False  # it reads bits that lie in memory
 
     def reads(self) -> Iterator[Read]:
         for source in self.space.arguments:
@@ -83,6 +84,8 @@ def joined(before: Group, after: Group, is_stored: Callable[[ValueId, Iterable[i
     """
     if len(before.members) + len(after.members) > _MOST_NODES:
         return f"the region would have more than {_MOST_NODES} nodes"
+    if any(member.alone for group in (before, after) for member in group.members.values()):
+        return "bits are read as they lie in memory"
     same = _matched(before, after)
     if isinstance(same, str):
         return same

@@ -20,7 +20,7 @@ from tierup.plan.products import products
 from tierup.plan.recurrent import recurrences
 from tierup.plan.regions import NARROW, PLACES, SAME_MEMORY, SCANS, SCATTERS, Region, legality, shape_of, tensor
 from tierup.plan.sources import dims_in
-from tierup.plan.spaces import PARTED, Space, Spaces, is_movement, parts
+from tierup.plan.spaces import BITS, PARTED, Space, Spaces, is_movement, parts
 from tierup.plan.strides import Strides
 
 _UNFIT = "its sizes are known to fit only in the call"
@@ -143,7 +143,7 @@ class Items:
         for part, space in enumerate(spaces):
             assert space is not None
             sizes_from = frozenset(v for dim in self._dims_of_space(space) for v in self._values_in(dim))
-            member = Member(self._key(index, part), index, part, space, made, sizes_from)
+            member = Member(self._key(index, part), index, part, space, made, sizes_from, node.op == BITS)
             self._add(index, part, member, (read.base for read in member.reads()))
         if node.op in SCATTERS:
             shape = shape_of(tensor(self._graph, node.inputs[2]))
@@ -153,7 +153,7 @@ class Items:
         """Whether others of its region may use a node's result as it is in registers."""
         if node.op == "core.cast":
             return tensor(self._graph, node.outputs[0]).dtype not in NARROW
-        return node.op not in PARTED or is_movement(node)
+        return node.op != BITS and (node.op not in PARTED or is_movement(node))
 
     def _key(self, index: int, part: int) -> int:
         """Keys stand in the order of nodes and parts."""

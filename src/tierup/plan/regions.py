@@ -18,7 +18,7 @@ from tierup.ir.graph import Graph, Node, ValueId
 from tierup.ir.ops.core import ELEMENTWISE as ELEMENTWISE
 from tierup.ir.types import Dim, DType, Shape, TensorType
 from tierup.plan.sources import Linear, Source
-from tierup.plan.spaces import PARTED, POOLS, is_movement, is_reduction
+from tierup.plan.spaces import BITS, PARTED, POOLS, is_movement, is_reduction
 from tierup.plan.spaces import REDUCTIONS as REDUCTIONS  # read by others beside the lists below
 
 COMPUTED = frozenset({
@@ -101,7 +101,7 @@ def legality(graph: Graph, node: Node) -> str | None:
             return "a rank is known only in the call"
     if node.op == "core.reshape" and tensor(graph, node.outputs[0]).dtype is not DType.STR:
         return SAME_MEMORY
-    if is_movement(node) or node.op in PARTED:
+    if is_movement(node) or node.op in PARTED or node.op == BITS:
         return _move_legality(graph, node)
     known = COMPUTED | SMALL_INTEGERS | SMALL_FLOATS if node.op == "core.cast" else COMPUTED
     for value in (*node.inputs, *node.outputs):
@@ -153,6 +153,8 @@ def _move_legality(graph: Graph, node: Node) -> str | None:
     moved = tensor(graph, node.outputs[0]).dtype
     if moved not in COMPUTED and (moved is DType.STR or moved.numpy.itemsize > 8):
         return f"{moved!r} is not moved by kernels"
+    if node.op == BITS and moved.bits < 8:
+        return "of less than a byte, memory may hold more than its bits"
     if node.op in SCATTERS and node.attrs["reduction"] != "none" and moved not in COMPUTED:
         return f"{moved!r} is not compiled yet"
     if node.op == "core.iota" and moved not in COMPUTED:

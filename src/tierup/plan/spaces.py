@@ -20,6 +20,7 @@ from tierup.reference.bind import LOOKUPS
 ARG_REDUCTIONS = frozenset({"core.argmax", "core.argmin"})
 POOLS = {"core.pool_sum": "sum", "core.pool_max": "max"}
 REDUCTIONS = {"core.reduce_sum": "sum", "core.reduce_prod": "prod", "core.reduce_max": "max", "core.reduce_min": "min"}
+BITS = "core.bitcast"  # a copy of what memory holds: registers may hold more
 PARTED = frozenset({"core.concat", "core.pad", "core.scatter_elements", "core.scatter_nd"})
 
 
@@ -72,6 +73,8 @@ class Spaces:
         if is_movement(node):
             form = self._forms.moved(index)
             return None if form is None else self._whole(node, [form])
+        if node.op == BITS:
+            return self._whole(node, [self._forms.itself(_given(node.inputs[0]))])
         if node.op == "core.concat":
             return self._piece(node, part)
         if node.op == "core.pad":

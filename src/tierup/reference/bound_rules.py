@@ -12,6 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from tierup.ir.types import Array, DType
+from tierup.reference.bind import widen
 from tierup.reference.bound_moves import known, looked_up, moved, scattered
 from tierup.reference.bound_sums import (
     bilinear,
@@ -37,7 +38,7 @@ from tierup.reference.bounded import (
     may_vanish,
     size_of,
 )
-from tierup.reference.cast import flushed
+from tierup.reference.cast import bit_view, flushed
 
 _EXACT_INTEGERS = 2.0**24  # f32 holds all integers up to here
 
@@ -250,6 +251,14 @@ def _cast(step: Step, x: Bounded) -> Bounded:
     return step.whole(value, near | x.free)
 
 
+def _bits(step: Step, x: Bounded) -> Bounded:
+    """Of numbers as memory holds them. Those of a number that was rounded may be any near it."""
+    held = x.value.astype(x.dtype.numpy) if x.is_float else x.value
+    value = widen(bit_view(held, step.dtype))
+    free = x.free if x.bound is None else x.bound > 0
+    return freed(step.exact(value), free) if step.dtype in FORMATS else step.whole(value, free)
+
+
 _FUNCTIONS = (
     "sqrt", "exp", "expm1", "log", "log1p", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh",
     "erf",
@@ -276,6 +285,7 @@ _BY_NAME: dict[str, Rule] = {
     "tan": _tangent,
     "select": _select,
     "cast": _cast,
+    "bitcast": _bits,
     "reduce_sum": reduce_sum,
     "reduce_prod": reduce_prod,
     "reduce_max": extreme(False),

@@ -141,8 +141,13 @@ def label_encode(node: Node, x: Array) -> Array:
         if x.dtype.kind in "iu":
             return lookup(x, np.arange(len(words)), words, attrs["default_string"])
         return lookup(x, words, np.arange(len(words)), attrs["default_int64"])
-    (_, keys), (kind, values) = _table(attrs, _KEYS), _table(attrs, _VALUES)
-    return lookup(x, keys, values, _default(attrs, kind, values))
+    return lookup(x, *label_table(node))
+
+
+def label_table(node: Node) -> tuple[Array, Array, Any]:
+    """The keys and values of a LabelEncoder from version 2 on, and what stands for all other keys."""
+    (_, keys), (kind, values) = _table(node.attrs, _KEYS), _table(node.attrs, _VALUES)
+    return keys, values, _default(node.attrs, kind, values)
 
 
 def _default(attrs: Attrs, kind: str, values: Array) -> Any:

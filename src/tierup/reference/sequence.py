@@ -57,7 +57,7 @@ def split(node: Node, x: Array, sizes: Array | None = None) -> tuple[list[Array]
         if (sizes < 0).any() or sizes.sum() != total:
             raise ValueError(f"pieces of {sizes.tolist()} do not make up an axis of {total}")
         borders = np.cumsum(sizes)[:-1].tolist()
-    pieces = np.split(x, borders, axis) if total or sizes is not None else []
+    pieces = np.split(x, borders, axis) if total or (sizes is not None and sizes.ndim) else []
     if sizes is None and not node.attrs["keepdims"]:
         pieces = [np.squeeze(piece, axis) for piece in pieces]
     return (pieces,)

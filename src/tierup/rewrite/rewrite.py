@@ -21,6 +21,7 @@ from tierup.rewrite.rules.layout import channels_last
 from tierup.rewrite.rules.quantised import byte_products, byte_tensors
 from tierup.rewrite.rules.reforms import padded_pool, reformed
 from tierup.rewrite.rules.scales import clipped_once, joined_scales
+from tierup.rewrite.rules.sequences import SEQUENCE_OPS
 from tierup.rewrite.rules.words import whole_words
 from tierup.rewrite.scalars import settle_scalars
 from tierup.rewrite.tails import sink_tails
@@ -28,6 +29,7 @@ from tierup.rewrite.walk import walk
 
 _TIGHTENED = 4  # loops within each other; each tries its body some times, and with it all that is inside
 _TAILS = 3  # within each other; each is written twice
+_SEQUENCES = 3  # times: a sequence that is known may tell the sizes in a loop, and those the next sequence
 _ROUNDS = 8  # real models settle in two or three; a rule may need another's result
 
 
@@ -83,6 +85,17 @@ def settle_ranks(graph: Graph, weights: Weights, assume: Assumptions | None = No
     return graph
 
 
+def settle_sequences(graph: Graph, weights: Weights, assume: Assumptions | None = None) -> Graph:
+    """Afterwards: sequences are tensors where what loops leave as it is shows what they hold. Tightened."""
+    for _ in range(_SEQUENCES):
+        if not any(node.op in SEQUENCE_OPS for _, node in graph.walk()):
+            break
+        before, graph = graph, tighten(simplify(graph, weights, assume), weights, assume)
+        if graph == before:
+            break
+    return graph
+
+
 def close_sizes(graph: Graph, weights: Weights, signature: Sequence[Shape]) -> Graph:
     """The same graph for inputs of these shapes, one for each input that is a tensor."""
     return walk(graph, weights, (), shapes=signature).graph
@@ -112,7 +125,7 @@ def lower_to_core(
     `on_words`, for machines that multiply four bytes in a word at once, quantised products are products of bytes.
     """
     graph = simplify(graph, weights, assume)  # constants stand where the decompositions look for axes and shapes
-    graph = tighten(graph, weights, assume)
+    graph = settle_sequences(tighten(graph, weights, assume), weights, assume)
     hidden = settle_scalars(graph, weights)
     if hidden is not graph:
         graph = tighten(hidden, weights, assume)

@@ -206,8 +206,7 @@ def _zip_map(ctx: Infer) -> list[Type]:
     return [SequenceType(MapType(dtype, TensorType(ctx.dtype(0), ())))]
 
 
-_TABLE = "a look-up by value in a table from the model, often of strings; nothing smaller says that"
-_VOTES = "votes and couplings between classes; small, and rarely the hot part"
+_TABLE = "a look-up of strings in a table from the model; nothing smaller says that"
 _MAPS = "maps hold whole values, not elements: there is nothing to tile"
 
 _ROWS = (
@@ -218,13 +217,13 @@ _ROWS = (
     ("DictVectorizer", _dict, "ml.dict_vectorize", _MAPS, "a map's values in the order of a vocabulary"),
     ("FeatureVectorizer", _features, "ml.features", "", "features side by side"),
     ("Imputer", _imputer, "ml.impute", "", "one value replaced by another in each column"),
-    ("LabelEncoder", _label, "ml.label_encode", _TABLE, "each element looked up in a table"),
-    ("LinearClassifier", _classifier(_linear_width), "linear_models.classify", _VOTES, "classes by a linear score"),
+    ("LabelEncoder", _label, "ml.label_encode", "", "each element looked up in a table"),
+    ("LinearClassifier", _classifier(_linear_width), "linear_models.classify", "", "classes by a linear score"),
     ("LinearRegressor", _regressor("targets"), "linear_models.regress", "", "a linear score"),
     ("Normalizer", _floats, "ml.normalize", "", "each row divided by its norm"),
-    ("OneHotEncoder", _one_hot, "ml.one_hot", _TABLE, "each element as a row with a one at its category"),
-    ("SVMClassifier", _classifier(_svm_width), "linear_models.svm_classify", _VOTES, "classes by support vectors"),
-    ("SVMRegressor", _regressor("n_targets"), "linear_models.svm_regress", _VOTES, "a score by support vectors"),
+    ("OneHotEncoder", _one_hot, "ml.one_hot", "", "each element as a row with a one at its category"),
+    ("SVMClassifier", _classifier(_svm_width), "linear_models.svm_classify", "", "classes by support vectors"),
+    ("SVMRegressor", _regressor("n_targets"), "linear_models.svm_regress", "", "a score by support vectors"),
     ("Scaler", _scaler, "ml.scale", "", "each column less an offset, times a scale"),
     ("TreeEnsemble", _tree_ensemble, "trees.ensemble", "", "the joint vote of many trees"),
     ("TreeEnsembleClassifier", _classifier(_tree_width), "trees.classifier", "", "classes by many trees"),

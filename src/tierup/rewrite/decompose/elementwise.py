@@ -167,7 +167,11 @@ def _cast(b: Core, n: Node) -> ValueId:
 
 
 def _bit_cast(b: Core, n: Node) -> ValueId:
-    return b.op("bitcast", b.input(n), to=n.attrs["to"])
+    """Of a bool, the bits are those of a byte that is 0 or 1; any other byte is true, too"""
+    x, to = b.input(n), dtype_from_code(n.attrs["to"])
+    if to is DType.BOOL and b.dtype(x) is not DType.BOOL:
+        return b.cast(b.op("bitcast", x, to=DType.U8.code), DType.BOOL)
+    return b.op("bitcast", x, to=n.attrs["to"])
 
 
 def _clip(b: Core, n: Node) -> ValueId:

@@ -1,13 +1,16 @@
-"""The ops of ai.onnx.ml that are plain arithmetic over features. Labels, maps and trees stay whole."""
+"""The ops of ai.onnx.ml that are arithmetic over features, and look-ups of numbers. Strings and maps stay whole."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from tierup.ir.graph import Node, ValueId
-from tierup.ir.types import DType
+from tierup.ir.types import Array, DType
+from tierup.reference.ml import label_table
 from tierup.rewrite.decompose.core import Core, Declined, Decomposition
-from tierup.rewrite.decompose.scores import transform
+
+_LONGEST = 1 << 16  # numbers from the least to the largest key: a table of places is looked up by position
+_MOST_KEYS = 256  # that every element is compared with
 
 
 def _extract(b: Core, n: Node) -> ValueId:
@@ -78,20 +81,47 @@ def _normalize(b: Core, n: Node) -> ValueId:
     return b.cast(b.reshape(b.select(nothing, rows, scaled), b.shape(x)), DType.F32)
 
 
-def _regress(b: Core, n: Node) -> ValueId:
-    """x · coefficientsᵀ + intercepts, then the post transform, which leaves a single column alone"""
-    x, targets = b.input(n), n.attrs["targets"]
-    work = DType.F64 if b.dtype(x) is DType.F64 else DType.F32
-    rows = b.cast(x if b.rank(x) == 2 else b.unsqueeze(x, 0), work)
-    coefficients = np.array(n.attrs.get("coefficients") or (), work.numpy).reshape(targets, -1)
-    scores = b.matmul(rows, b.weight(np.ascontiguousarray(coefficients.T)))
-    if n.attrs.get("intercepts"):
-        scores = b.add(scores, b.weight(np.array(n.attrs["intercepts"], work.numpy)))
-    if targets == 1:
-        scores = scores if n.attrs["post_transform"] != "PROBIT" else transform(b, "PROBIT", scores)
-    else:
-        scores = transform(b, n.attrs["post_transform"], scores)
-    return b.cast(scores, DType.F32)
+def _label_encode(b: Core, n: Node) -> ValueId:
+    """The value at the place of each element among the keys, the last of equals; elsewhere the default"""
+    x = b.input(n)
+    keys, values, default = label_table(n)
+    if keys.dtype.kind != b.dtype(x).numpy.kind or keys.dtype.kind not in "if" or values.dtype.kind not in "if":
+        raise Declined("it looks up strings, or keys of another type")
+    keys, other = keys.astype(b.dtype(x).numpy), b.weight(np.array(default).astype(values.dtype).reshape(()))
+    if not keys.size:
+        return b.broadcast(other, b.shape(x))
+    if b.dtype(x).is_integer and int(keys.max()) - int(keys.min()) < _LONGEST:
+        return _by_position(b, x, keys, values, other)
+    if keys.size > _MOST_KEYS:
+        raise Declined(f"there are more than {_MOST_KEYS} keys, far from each other")
+    each, known = b.unsqueeze(x, b.rank(x)), b.weight(keys)
+    same = b.eq(each, known)
+    if b.dtype(x).is_float:  # NaN is the same as NaN here
+        same = b.either(same, b.both(b.inverse(b.eq(each, each)), b.inverse(b.eq(known, known))))
+    last = b.rank(x)
+    place = b.op("argmax", b.cast(same, DType.I32), axis=last, keepdims=0, last=1)
+    found = b.reduce("max", same, (last,), keepdims=False)
+    return b.select(found, b.gather(b.weight(values), place, 0), other)
+
+
+def _by_position(b: Core, x: ValueId, keys: Array, values: Array, other: ValueId) -> ValueId:
+    """Keys that lie near each other, as a table with an entry for each number from the least to the largest."""
+    least, largest = int(keys.min()), int(keys.max())
+    places, there = np.zeros(largest - least + 1, np.int64), np.zeros(largest - least + 1, np.bool_)
+    places[keys.astype(np.int64) - least], there[keys.astype(np.int64) - least] = np.arange(keys.size), True
+    inside = b.both(b.le(b.like(least, x), x), b.le(x, b.like(largest, x)))
+    at = b.sub(b.cast(b.clamp(x, b.like(least, x), b.like(largest, x)), DType.I64), b.number(least, DType.I64))
+    found = b.both(inside, b.gather(b.weight(there), at, 0))
+    return b.select(found, b.gather(b.weight(values[places]), at, 0), other)
+
+
+def _one_hot(b: Core, n: Node) -> ValueId:
+    """1 where an element is the category, else 0"""
+    x, categories = b.input(n), np.array(n.attrs.get("cats_int64s") or (), np.int64)
+    if not n.attrs["zeros"] or len(set(categories.tolist())) < categories.size:
+        raise Declined("an element of no category is an error, or a category is there twice")
+    same = b.eq(b.unsqueeze(b.cast(x, DType.I64), b.rank(x)), b.weight(categories))
+    return b.cast(same, DType.F32)
 
 
 ML: dict[str, Decomposition] = {
@@ -99,7 +129,8 @@ ML: dict[str, Decomposition] = {
     "ml.Binarizer": _binarize,
     "ml.FeatureVectorizer": _features,
     "ml.Imputer": _impute,
-    "ml.LinearRegressor": _regress,
+    "ml.LabelEncoder": _label_encode,
     "ml.Normalizer": _normalize,
+    "ml.OneHotEncoder": _one_hot,
     "ml.Scaler": _scale,
 }

@@ -5,8 +5,10 @@ from __future__ import annotations
 from tierup.rewrite.decompose.attention import ATTENTION
 from tierup.rewrite.decompose.core import Decomposition
 from tierup.rewrite.decompose.elementwise import ELEMENTWISE
+from tierup.rewrite.decompose.elimination import ELIMINATION
 from tierup.rewrite.decompose.generate import GENERATE
 from tierup.rewrite.decompose.linear_attention import LINEAR_ATTENTION
+from tierup.rewrite.decompose.linear_models import LINEAR_MODELS
 from tierup.rewrite.decompose.matrix import MATRIX
 from tierup.rewrite.decompose.microsoft import MICROSOFT
 from tierup.rewrite.decompose.microsoft_attention import MICROSOFT_ATTENTION
@@ -34,6 +36,7 @@ FAMILIES: dict[str, dict[str, Decomposition]] = {
     "reduce": REDUCE,
     "norm": NORM,
     "matrix": MATRIX,
+    "elimination": ELIMINATION,
     "attention": ATTENTION,
     "linear_attention": LINEAR_ATTENTION,
     "nn": NN,
@@ -44,6 +47,7 @@ FAMILIES: dict[str, dict[str, Decomposition]] = {
     "sampling": SAMPLING,
     "suppression": SUPPRESSION,
     "ml": ML,
+    "linear_models": LINEAR_MODELS,
     "trees": TREES,
     "microsoft": MICROSOFT,
     "microsoft_quant": MICROSOFT_QUANT,

@@ -7,11 +7,12 @@ from tierup.rewrite.rules.arithmetic import ARITHMETIC
 from tierup.rewrite.rules.control import CONTROL
 from tierup.rewrite.rules.movement import MOVEMENT
 from tierup.rewrite.rules.row import Simplification
+from tierup.rewrite.rules.sequences import SEQUENCES
 from tierup.rewrite.walk import Rewriter, Values
 
 __all__ = ["TABLE", "Simplification", "simpler"]
 
-TABLE: tuple[Simplification, ...] = (*ARITHMETIC, *MOVEMENT, *CONTROL)
+TABLE: tuple[Simplification, ...] = (*ARITHMETIC, *MOVEMENT, *CONTROL, *SEQUENCES)
 
 _BY_OP: dict[str, list[Simplification]] = {}
 for _row in TABLE:

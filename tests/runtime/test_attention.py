@@ -243,6 +243,28 @@ def test_the_operator_with_a_mask() -> None:
     np.testing.assert_allclose(y, baseline.run(feeds)["y"], atol=4e-6)
 
 
+@pytest.mark.parametrize("shared", ["kv", "k", "v", "q"])
+def test_heads_may_share_a_side(shared: str) -> None:
+    nodes = [
+        node("Transpose", ["k"], ["kt"], perm=[0, 1, 3, 2]),
+        node("MatMul", ["q", "kt"], ["scores"]),
+        node("Softmax", ["scores"], ["weights"], axis=-1),
+        node("MatMul", ["weights", "v"], ["y"]),
+    ]
+    counts = {name: 1 if name in shared else 3 for name in "qkv"}
+    inputs = [value(name, ["b", counts[name], "m" if name == "q" else "n", WIDTH]) for name in "qkv"]
+    proto = model(nodes, inputs, [value("y", ["b", 3, "m", WIDTH])])
+    assert "attention" in kinds(proto)
+    compiled = tierup.load(proto, config=tierup.Config(force_tier=1))
+    for b, m, n in ((2, 9, 12), (1, 1, 40)):
+        lengths = {"q": m, "k": n, "v": n}
+        q, k, v = (RANDOM.standard_normal((b, counts[name], lengths[name], WIDTH)) * 0.5 for name in "qkv")
+        powers = np.exp(q @ k.transpose(0, 1, 3, 2))
+        wanted = powers / powers.sum(-1, keepdims=True) @ v
+        feeds = {name: array.astype(np.float32) for name, array in zip("qkv", (q, k, v), strict=True)}
+        np.testing.assert_allclose(compiled.run(feeds)["y"], wanted, atol=4e-6)  # some ten roundings of numbers about 1
+
+
 def grouped(*, masked: bool, turned: bool) -> onnx.ModelProto:
     """Products over [batch · heads], a mask over [batch, heads], the softmax on either side of the way back. With
     `turned`, a bias is transposed and added, as positions of keys seen from queries are."""

@@ -136,16 +136,11 @@ ATTENTION = {"q": ["b", "n", 8], "k": ["b", 8, "m"], "v": ["b", "m", 8], "z": ["
             "mul follows the softmax, where the product has to",
         ),
         ([node("Softmax", ["s"], ["p"])], ["y", "s"], "something between is used elsewhere"),
-        (
-            [node("Softmax", ["s"], ["u"]), node("Unsqueeze", ["u", "front"], ["p"])],
-            ["y"],
-            "a reshape stands between softmax and product",
-        ),
     ],
 )
 def test_attention_that_is_none(between: list[onnx.NodeProto], outputs: list[str], detail: str) -> None:
     nodes = [node("MatMul", ["q", "k"], ["s"]), *between, node("MatMul", ["p", "v"], ["y"])]
-    told = parted(nodes, ATTENTION, outputs, [integers("front", 0)])
+    told = parted(nodes, ATTENTION, outputs)
     (reason,) = (reason for before, after, reason in told if (before, after) == ("rows", "matmul"))
     assert reason.startswith("a softmax and the product with its weights are one region only in attention")
     assert detail in reason
@@ -156,6 +151,22 @@ def test_attention_over_batches_that_broadcast() -> None:
     told = parted(nodes, {**ATTENTION, "v": ["m", 8]}, ["y"])
     (reason,) = (reason for before, after, reason in told if (before, after) == ("rows", "matmul"))
     assert "the batches of weights" in reason
+
+
+def test_a_reshape_between_softmax_and_product() -> None:
+    """The rows of all batches as one axis: that is no other grouping of the same matrices."""
+    nodes = [
+        node("MatMul", ["q", "k"], ["s"]),
+        node("Reshape", ["s", "rows"], ["r"]),
+        node("Softmax", ["r"], ["w"]),
+        node("Shape", ["s"], ["before"]),
+        node("Reshape", ["w", "before"], ["p"]),
+        node("MatMul", ["p", "v"], ["y"]),
+    ]
+    inputs = {"q": ["b", "n", 8], "k": ["b", 8, 16], "v": ["b", 16, 8]}
+    told = parted(nodes, inputs, ["y"], [integers("rows", -1, 16)])
+    (reason,) = (reason for before, after, reason in told if (before, after) == ("rows", "matmul"))
+    assert "a reshape stands between softmax and product" in reason
 
 
 def test_attention_has_no_borders() -> None:

@@ -159,9 +159,23 @@ def test_fold_does_not_walk_a_wide_chain_again_and_again() -> None:
 
 
 def test_fold_leaves_work_that_outgrows_its_data() -> None:
-    side = 256  # 256 KiB a matrix
+    side = 1024  # a thousand million terms
     graph, weights = made(lambda b: b.op("core.matmul", *[b.weight(np.ones((side, side), np.float32))] * 2))
     assert ops(fold_constants(graph, weights)) == ["core.matmul"]
+
+
+def test_fold_computes_products_that_are_soon_done() -> None:
+    """A table of positions times a projection. Once: it is no larger than what it came from."""
+    random = np.random.default_rng(0)
+
+    def build(b: GraphBuilder) -> int:
+        table, projection = (b.weight(random.standard_normal((n, 128)).astype(np.float32)) for n in (256, 128))
+        return b.op("core.add", f32(b, 256, 128), b.op("core.matmul", table, projection))
+
+    graph, weights = made(build)
+    after = fold_constants(graph, weights)
+    assert ops(after) == ["core.add"]
+    assert_same(graph, after, weights)
 
 
 def test_fold_leaves_what_fails_to_fail_in_the_call() -> None:

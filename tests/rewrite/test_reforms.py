@@ -402,3 +402,21 @@ def test_other_rows_are_multiplied(form: dict[str, Any]) -> None:
 def test_zeros_times_infinity_are_no_zeros() -> None:
     _, after, _ = reform(lambda b: one_hot(b, np.full((4, 5), np.inf)))
     assert "core.matmul" in ops(after)
+
+
+@pytest.mark.parametrize(
+    ("left", "right"), [((3, 4, 5), (3, 5, 1)), ((4, 5), (3, 5, 1)), ((2, 1, 4, 5), (3, 5, 1)), ((3, 4, 0), (3, 0, 1))]
+)
+def test_a_product_with_a_single_column_is_a_sum(left: tuple[int, ...], right: tuple[int, ...]) -> None:
+    left_ops = compare(
+        lambda b: b.op("core.matmul", f32(b, *left), f32(b, *right)), floats(*left), floats(*right), sums=5
+    )
+    assert "core.reduce_sum" in left_ops
+    assert "core.matmul" not in left_ops
+
+
+@pytest.mark.parametrize(("left", "right"), [((3, 4, 5), (3, 5, 2)), ((3, 4, 5), (5, 1))])
+def test_other_products_stay(left: tuple[int, ...], right: tuple[int, ...]) -> None:
+    """Of a matrix for all batches, a product reads each row once."""
+    feeds = (floats(*left), floats(*right))
+    assert compare(lambda b: b.op("core.matmul", f32(b, *left), f32(b, *right)), *feeds, sums=5) == ["core.matmul"]

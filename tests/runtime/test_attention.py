@@ -241,3 +241,88 @@ def test_the_operator_with_a_mask() -> None:
     y = compiled.run(feeds)["y"]
     assert (y[0, 3] == 0).all()
     np.testing.assert_allclose(y, baseline.run(feeds)["y"], atol=4e-6)
+
+
+@pytest.mark.parametrize("shared", ["kv", "k", "v", "q"])
+def test_heads_may_share_a_side(shared: str) -> None:
+    nodes = [
+        node("Transpose", ["k"], ["kt"], perm=[0, 1, 3, 2]),
+        node("MatMul", ["q", "kt"], ["scores"]),
+        node("Softmax", ["scores"], ["weights"], axis=-1),
+        node("MatMul", ["weights", "v"], ["y"]),
+    ]
+    counts = {name: 1 if name in shared else 3 for name in "qkv"}
+    inputs = [value(name, ["b", counts[name], "m" if name == "q" else "n", WIDTH]) for name in "qkv"]
+    proto = model(nodes, inputs, [value("y", ["b", 3, "m", WIDTH])])
+    assert "attention" in kinds(proto)
+    compiled = tierup.load(proto, config=tierup.Config(force_tier=1))
+    for b, m, n in ((2, 9, 12), (1, 1, 40)):
+        lengths = {"q": m, "k": n, "v": n}
+        q, k, v = (RANDOM.standard_normal((b, counts[name], lengths[name], WIDTH)) * 0.5 for name in "qkv")
+        powers = np.exp(q @ k.transpose(0, 1, 3, 2))
+        wanted = powers / powers.sum(-1, keepdims=True) @ v
+        feeds = {name: array.astype(np.float32) for name, array in zip("qkv", (q, k, v), strict=True)}
+        np.testing.assert_allclose(compiled.run(feeds)["y"], wanted, atol=4e-6)  # some ten roundings of numbers about 1
+
+
+def grouped(*, masked: bool, turned: bool) -> onnx.ModelProto:
+    """Products over [batch · heads], a mask over [batch, heads], the softmax on either side of the way back. With
+    `turned`, a bias is transposed and added, as positions of keys seen from queries are."""
+    nodes = [
+        node("Transpose", ["k"], ["kt"], perm=[0, 2, 1]),
+        node("MatMul", ["q", "kt"], ["scores"]),
+        node("Mul", ["scores", "scale"], ["scaled"]),
+        node("Transpose", ["bias"], ["biases"], perm=[0, 2, 1]),
+        node("Add", ["scaled", "biases" if turned else "bias"], ["biased"]),
+        node("Shape", ["mask"], ["apart"]),
+        node("Reshape", ["biased", "apart"], ["split"]),
+        node("Add", ["split", "mask"], ["masked"]),
+        node("Softmax", ["masked"], ["weights"], axis=-1),
+        node("Shape", ["scores"], ["together"]),
+        node("Reshape", ["weights" if masked else "masked", "together"], ["joined"]),
+        node("Softmax", ["joined"], ["last"], axis=-1),
+        node("MatMul", ["joined" if masked else "last", "v"], ["y"]),
+    ]
+    inputs = [value(name, ["all", length, WIDTH]) for name, length in (("q", "m"), ("k", "n"), ("v", "n"))]
+    inputs += [value("mask", ["b", HEADS, "m", "n"]), value("bias", [1, "n", "m"] if turned else [1, "m", "n"])]
+    return model(nodes, inputs, [value("y", ["all", "m", WIDTH])], [constant("scale", WIDTH**-0.5, np.float32)])
+
+
+@pytest.mark.parametrize("masked", [True, False])
+@pytest.mark.parametrize("turned", [True, False])
+def test_a_batch_that_is_grouped_anew_between_the_products(masked: bool, turned: bool) -> None:
+    proto = grouped(masked=masked, turned=turned)
+    assert "attention" in kinds(proto)
+    compiled = tierup.load(proto, config=tierup.Config(force_tier=1))
+    for b, m, n in ((2, 9, 12), (1, 1, 5), (3, 17, 17)):
+        shapes = {"q": (b * HEADS, m, WIDTH), "k": (b * HEADS, n, WIDTH), "v": (b * HEADS, n, WIDTH)}
+        shapes |= {"mask": (b, HEADS, m, n), "bias": (1, n, m) if turned else (1, m, n)}
+        feeds = {name: RANDOM.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+        q, k, v, mask, bias = (array.astype(np.float64) for array in feeds.values())
+        scores = q @ k.transpose(0, 2, 1) * WIDTH**-0.5 + mask.reshape(-1, m, n)
+        scores += bias.transpose(0, 2, 1) if turned else bias
+        powers = np.exp(scores - scores.max(-1, keepdims=True))
+        wanted = powers / powers.sum(-1, keepdims=True) @ v
+        np.testing.assert_allclose(compiled.run(feeds)["y"], wanted, atol=4e-6)  # some ten roundings of numbers about 1
+
+
+def test_rows_that_are_joined_between_the_products_are_no_grouping() -> None:
+    """[batch, m, n] as [batch · m, n]: the last two axes do not stay."""
+    nodes = [
+        node("MatMul", ["q", "kt"], ["scores"]),
+        node("Reshape", ["scores", "rows"], ["joined"]),
+        node("Softmax", ["joined"], ["weights"], axis=-1),
+        node("Shape", ["scores"], ["before"]),
+        node("Reshape", ["weights", "before"], ["apart"]),
+        node("MatMul", ["apart", "v"], ["y"]),
+    ]
+    inputs = [value("q", ["b", "m", WIDTH]), value("kt", ["b", WIDTH, 16]), value("v", ["b", 16, WIDTH])]
+    proto = model(nodes, inputs, [value("y", ["b", "m", WIDTH])], [constant("rows", [-1, 16])])
+    assert "attention" not in kinds(proto)
+    feeds = {"q": RANDOM.standard_normal((2, 5, WIDTH)), "kt": RANDOM.standard_normal((2, WIDTH, 16))}
+    feeds |= {"v": RANDOM.standard_normal((2, 16, WIDTH))}
+    powers = np.exp(feeds["q"] @ feeds["kt"])
+    wanted = powers / powers.sum(-1, keepdims=True) @ feeds["v"]
+    compiled = tierup.load(proto, config=tierup.Config(force_tier=1))
+    answer = compiled.run({name: array.astype(np.float32) for name, array in feeds.items()})["y"]
+    np.testing.assert_allclose(answer, wanted, atol=1e-4)  # scores are up to 20, and their last digit is 2e-6

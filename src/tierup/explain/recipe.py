@@ -111,9 +111,10 @@ def _tiles(program: TileProgram, loops: Sequence[Loop]) -> Iterator[tuple[int, .
 
 
 def _number(size: Size, passed: Passed | None) -> int | None:
-    if isinstance(size, Arg):
-        return passed.sizes[size.index] if passed is not None else None
-    return size
+    if not isinstance(size, Arg):
+        return size
+    sizes = () if passed is None else passed.sizes
+    return sizes[size.index] if size.index < len(sizes) else None  # the number of a round is no size of the call
 
 
 def _name(graph: Graph, dim: Dim) -> str:

@@ -69,11 +69,11 @@ class _Attention:
         *self._batch, self._m, self._n = region.domain
         self._views = Views(graph, weights, dims)
         scaled = Views(graph, weights, dims, scaled=True)
-        self._q = scaled.of(self._roles.query)
-        self._k = scaled.of(self._roles.key).swapped()
-        self._v = self._views.of(self._roles.value)
         self._d = self._shape(self._roles.query)[-1]
         self._e = self._shape(self._roles.value)[-1]
+        self._q = self._for_all_heads(scaled, self._roles.query, self._m, self._d)
+        self._k = self._for_all_heads(scaled, self._roles.key, self._d, self._n).swapped()
+        self._v = self._for_all_heads(self._views, self._roles.value, self._n, self._e)
         self._operands: dict[ValueId, str] = {}
         self._steps, self._words = self._d, False  # of a score's sum, and whether these are words
         if self._roles.rounded and "dot_bf16" in dots:
@@ -88,6 +88,12 @@ class _Attention:
         assert isinstance(type, TensorType)
         assert type.shape is not None
         return type.shape
+
+    def _for_all_heads(self, views: Views, value: ValueId, rows: Dim, columns: Dim) -> View:
+        """A side of a product; the heads that share it read the same memory."""
+        view = views.broadcast(value, (*self._batch, rows, columns))
+        assert view is not None
+        return view
 
     def _as_words(self) -> None:
         """Computes on words of two where all sides are bf16 and lie so."""

@@ -103,8 +103,10 @@ class _Finder:
         node = self._graph.nodes[index]
         if node.op != "core.matmul" or tensor(self._graph, node.outputs[0]).dtype is not DType.F32:
             return False
-        shapes = [shape_of(tensor(self._graph, value)) for value in node.inputs]
-        return len(shapes[0]) == len(shapes[1]) and shapes[0][:-2] == shapes[1][:-2]
+        shapes = [shape_of(tensor(self._graph, value)) for value in (*node.outputs, *node.inputs)]
+        batch, *sides = (shape[:-2] for shape in shapes)
+        whole = len({len(shape) for shape in shapes}) == 1 and shapes[1][-1] == shapes[2][-2]
+        return whole and all(present_axes(side, batch) is not None for side in sides)  # heads may share keys
 
     def _behind(self, value: ValueId | None) -> int | None:
         """The node that computes a value."""

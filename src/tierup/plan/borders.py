@@ -14,7 +14,7 @@ from tierup.ir.graph import Graph, Node, ValueId
 from tierup.ir.types import Dim, Shape
 from tierup.plan.forms import VIEWS
 from tierup.plan.products import is_taken_in, operand_reach, users
-from tierup.plan.regions import Region, shape_of, tensor
+from tierup.plan.regions import Region, present_axes, shape_of, tensor
 from tierup.plan.sources import Read, reads
 from tierup.plan.spaces import is_movement, is_reduction
 
@@ -181,7 +181,7 @@ class _Borders:
         if left in self._graph.outputs or self._uses.get(left, []) != [product]:
             return "the weights are used elsewhere"
         shapes = [shape_of(tensor(self._graph, value)) for value in (left, right)]
-        if len(shapes[0]) != len(shapes[1]) or shapes[0][:-2] != shapes[1][:-2]:
+        if len(shapes[0]) != len(shapes[1]) or present_axes(shapes[1][:-2], shapes[0][:-2]) is None:
             return f"the batches of weights {self._text(shapes[0])} and values {self._text(shapes[1])} differ"
         return "the scores are no product with maps behind it, or something between is used elsewhere"
 

@@ -19,12 +19,14 @@ from tierup.rewrite.walk import Rewriter, Values, is_pure
 BOUND_BYTES = 64 << 10
 # The number of results depends on the data, but is bounded by the number of elements.
 _DATA_SIZED = frozenset({"core.nonzero", "onnx.NonZero", "onnx.Compress", "onnx.Unique"})
-# Work that grows faster than the tensors: folded only if all of it is small.
+# Work that grows faster than the tensors: folded only if all of it is small, or a product that is soon done.
 _HEAVY = frozenset({
     "core.matmul", "core.matmul_blocks", "core.conv", "core.conv_last", "core.conv_transpose", "core.resize",
     "onnx.MatMul", "onnx.Gemm", "onnx.Einsum", "onnx.Conv", "onnx.ConvTranspose", "onnx.Det", "onnx.Attention",
     "onnx.MatMulInteger", "onnx.ConvInteger",
 })  # fmt: skip
+_PRODUCTS = ("core.matmul", "onnx.MatMul")
+_MOST_TERMS = 1 << 29  # that a folded product adds up: 30 ms of one core
 # Folded once it is core ops: until then, products may want its bytes and its scales (rules/quantised.py).
 _WHOLE = frozenset({"onnx.DequantizeLinear"})
 
@@ -122,7 +124,7 @@ def _bounded(out: Rewriter, node: Node, given: int, results: Sequence[Out | Type
     """Whether the results are known to be small, or not larger than the weights they come from."""
     arrays = [out.constant(value) for value in node.inputs if value is not None]
     direct = all(array is not None for array in arrays)
-    if node.op in _HEAVY and (given > BOUND_BYTES or not direct):
+    if node.op in _HEAVY and not (direct and (given <= BOUND_BYTES or _is_soon_done(out, node, results))):
         return False
     if any(out.dtype(value) is DType.STR for value in node.inputs if value is not None):
         return False  # the bytes of strings are not counted, and concatenation doubles them
@@ -132,6 +134,14 @@ def _bounded(out: Rewriter, node: Node, given: int, results: Sequence[Out | Type
         sizes = [sum(array.size for array in arrays if array is not None) * max(rank, 1) * 8]
     limit = max(BOUND_BYTES, given) if direct else BOUND_BYTES
     return all(size is not None and size <= limit for size in sizes)
+
+
+def _is_soon_done(out: Rewriter, node: Node, results: Sequence[Out | Type]) -> bool:
+    """Whether a product has few terms in all, as projections of tables of positions have."""
+    left, size = out.shape(node.inputs[0]), _bytes(results[0])
+    if node.op not in _PRODUCTS or size is None or not left:
+        return False
+    return isinstance(left[-1], int) and size // 4 * left[-1] <= _MOST_TERMS
 
 
 def _bytes(result: Out | Type) -> int | None:

@@ -17,9 +17,10 @@ from tierup.rewrite.merge import merge
 from tierup.rewrite.narrow import narrow
 from tierup.rewrite.rules import simpler
 from tierup.rewrite.rules.affine import joined_constants
-from tierup.rewrite.rules.layout import channels_last
+from tierup.rewrite.rules.layout import CHANNELED, channels_last
 from tierup.rewrite.rules.quantised import byte_products, byte_tensors
 from tierup.rewrite.rules.reforms import padded_pool, reformed
+from tierup.rewrite.rules.regrouped import regrouped
 from tierup.rewrite.rules.scales import clipped_once, joined_scales
 from tierup.rewrite.rules.sequences import SEQUENCE_OPS
 from tierup.rewrite.rules.words import whole_words
@@ -134,10 +135,13 @@ def lower_to_core(
         graph = walk(graph, weights, (rule,), assume).graph
     graph = decompose(graph, weights, assume)  # core ops, and those that stay whole with a reason
     graph = simplify(graph, weights, assume)  # sizes are numbers where they can be
-    for rule in (reformed, channels_last, padded_pool):  # what has no kernel, as what has one
-        graph = walk(graph, weights, (rule,), assume).graph
+    graph = walk(graph, weights, (reformed,), assume).graph  # what has no kernel, as what has one
+    if any(node.op in CHANNELED for _, node in graph.walk()):
+        graph = walk(graph, weights, (channels_last,), assume).graph
+    graph = walk(graph, weights, (padded_pool,), assume).graph
     if on_words:
         graph = walk(graph, weights, (whole_words(graph),), assume).graph
+    graph = walk(graph, weights, (regrouped(graph),), assume).graph
     graph = simplify(graph, weights, assume)  # what the decompositions wrote too carefully is gone
     joined = walk(graph, weights, (joined_constants(graph),), assume)  # which needs the constants that were folded
     graph = walk(joined.graph, weights, (), assume).graph if joined.changes else graph

@@ -24,6 +24,7 @@ from tierup.rewrite.decompose.core import Core, Declined
 from tierup.rewrite.fold import computed_constant
 from tierup.rewrite.walk import Rewriter, Values
 
+CHANNELED = ("core.conv", "core.pool_max", "core.pool_sum")  # without any, transposes are of no channels
 _FEW_RESULTS = 8  # below, convolutions have a kernel that does not waste most of a vector on them, and products none
 _WINOGRAD_CHANNELS = 16  # on both sides
 _MOST_PLACES = 32  # of a pooling window: each is one read in the same loop

@@ -11,6 +11,7 @@ import numpy as np
 
 from tierup.ir.graph import Node
 from tierup.rewrite.decompose.core import Core
+from tierup.rewrite.rules.columns import single_column
 from tierup.rewrite.rules.integer_weights import integer_weight
 from tierup.rewrite.rules.nonzero import by_counts
 from tierup.rewrite.rules.one_hot import row_of_matrix
@@ -59,6 +60,7 @@ REFORMS = (
     Reform("places of maxima", ("core.pool_max",), "the better of two places of a window at a time", with_places),
     Reform("resize by lookups", ("core.resize",), "resize(x) = Σ x[index] · weight, axis by axis", by_lookups),
     Reform("row of a matrix", ("core.matmul",), "[i = 0, i = 1, …] · w = w[i]", row_of_matrix),
+    Reform("single column", ("core.matmul",), "a · x = Σ a[…, k] · x[k] where x has one column", single_column),
     Reform("integer weight", ("core.matmul",), "a · (s · w) = s · (a · w)", integer_weight),
 )
 _BY_OP: dict[str, list[Reform]] = {}

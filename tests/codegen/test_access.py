@@ -256,3 +256,14 @@ def test_denormals_become_zero_where_they_are_rounded(columns: int, target: Targ
     np.testing.assert_array_equal(np.isnan(y), np.isnan(wanted))
     there = ~np.isnan(wanted)
     np.testing.assert_array_equal(y[there].view(np.uint16), wanted[there].view(np.uint16))
+
+
+def test_rows_beyond_the_edge_are_passed_over_and_not_only_masked() -> None:
+    """A masked access far behind a buffer may find no memory there, and then takes hundreds of cycles."""
+    program = parse_program(TURN.format(stored="f32", dtype="f32", rows=16, columns=16, stride="s0"))
+    text = emit_llvm(program, AVX512)
+    stores = [line for line in text.splitlines() if "llvm.masked.store" in line and "call" in line]
+    assert stores
+    blocks = [block for block in re.split(r"\n(?=[\w.]+:\n)", text) if "call void @llvm.masked.store" in block]
+    assert all(block.count("call void @llvm.masked.store") == 1 for block in blocks if block.startswith("inside"))
+    assert sum(block.startswith("inside") for block in blocks) >= 15  # of every row but the first

@@ -1,12 +1,14 @@
-"""Which axis lies along the lanes of a rows region."""
+"""The loops of a rows region: which axis lies along the lanes, and how many rows a tile has."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
+
 from tierup.ir.dims import DimBuilder
-from tierup.ir.types import Dim
-from tierup.lower.axes import Forms, Nest, nest
+from tierup.ir.types import Dim, Sym
+from tierup.lower.axes import ROWS, Forms, Nest, nest
 from tierup.plan.sources import Linear
 from tierup.plan.strides import Strides
 
@@ -37,3 +39,15 @@ def test_what_lies_side_by_side_along_the_sum_is_read_so() -> None:
     assert found.lane is not None
     assert found.lane.parts == (2,)
     assert not found.lane_in_grid
+
+
+@pytest.mark.parametrize(
+    ("channels", "step"), [(4, 4), (3, 4), (2, 2), (1, 1), (8, 8), (16, 16), (40, 16), (Sym(0), 16)]
+)
+def test_a_tile_that_is_turned_over_has_no_more_rows_than_there_are(channels: Dim, step: int) -> None:
+    """From places with their channels side by side to channels with their places so."""
+    read, written = Linear(0, (1, 100)), Linear(0, (1000, 1))
+    forms = Forms([read], [written], [], 0, [frozenset()])
+    found = nest((channels, 1000), (), forms, Strides(DimBuilder()), 16)
+    (rows,) = (axis for axis in found.axes if axis.name == ROWS)
+    assert rows.step == step

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -123,6 +124,31 @@ def test_groups_of_bytes(sizes: tuple[Any, ...], columns: int, attrs: dict[str, 
 def test_groups_with_few_results_are_multiplied_one_by_one() -> None:
     build = conv("u8", "i8", (1, 4, 5, 8), 6, kernel_shape=(3, 3), pads=(1, 1, 1, 1), group=2, fill=9)
     assert "dot_bytes" not in run(build, numbers("u8", 1, 4, 5, 8))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "kernel", "padded"),
+    [
+        ((1, 4, 5, 6), (3, 3), 1),
+        ((1, 2, 4, 5, 6), (3, 3, 3), 2),
+        ((1, 1, 4, 5, 3), (3, 3, 3), 2),
+        ((1, 4, 5, 6), (3, 3), 0),
+    ],
+)
+def test_rows_of_the_kernel_beyond_the_data_are_passed_over(
+    sizes: tuple[int, ...], kernel: tuple[int, ...], padded: int
+) -> None:
+    """Whole numbers, so that no sum is rounded."""
+    terms = int(np.prod(kernel)) * sizes[-1]
+    w, x = RANDOM.integers(-9, 10, (terms, 20)), RANDOM.integers(-9, 10, sizes).astype(np.float32)
+
+    def build(b: GraphBuilder) -> int:
+        around = ints(b, *((1,) if padded else (0,)) * 2 * len(kernel))
+        attrs = {"strides": (1,) * len(kernel), "dilations": (1,) * len(kernel), "group": 1, "algorithm": "direct"}
+        given = b.open_input(DType.F32, sizes)
+        return b.op("core.conv_last", given, const(b, w), around, kernel_shape=kernel, **attrs)
+
+    assert run(build, x).count(" when ") == padded * len(re.findall("store out", run(build, x)))
 
 
 def test_a_negative_fill() -> None:

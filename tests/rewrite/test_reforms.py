@@ -17,7 +17,7 @@ from tierup.ir.graph import Attrs, Graph, Weights
 from tierup.ir.types import DType
 from tierup.ir.verify import verify
 from tierup.reference.evaluate import evaluate
-from tierup.rewrite.rewrite import simplify
+from tierup.rewrite.rewrite import lower_to_core, simplify
 from tierup.rewrite.rules.reforms import padded_pool, reformed
 from tierup.rewrite.walk import walk
 
@@ -92,7 +92,22 @@ def test_phases_of_equal_windows_are_one_convolution() -> None:
     _, after, weights = reform(build)
     left = ops(simplify(after, weights))
     assert left.count("core.conv") == 1
-    assert left[-1] == "core.reshape"  # nothing is cut off behind it
+    assert left[-2:] == ["core.reshape", "core.transpose"]  # nothing is cut off behind it
+
+
+def test_phases_are_interleaved_with_the_channels_last() -> None:
+    """Between the layout of the input and that of the result, every move leaves the channels side by side."""
+
+    def build(b: GraphBuilder) -> int:
+        return conv_transpose(b, f32(b, 1, 3, "h", "w"), const(b, floats(3, 16, 3, 3)), ints(b, 1, 1, 1, 1),
+                              strides=(2, 2), output_padding=(1, 1))  # fmt: skip
+
+    graph, weights = made(build)
+    lowered = lower_to_core(graph, weights)
+    turns = [node.attrs["perm"] for node in lowered.nodes if node.op == "core.transpose"]
+    assert (turns[0], turns[-1]) == ((0, 2, 3, 1), (0, 3, 1, 2))
+    assert len(turns) > 2
+    assert all(perm[-1] == len(perm) - 1 for perm in turns[1:-1])
 
 
 def test_infinities_stay_where_they_were() -> None:

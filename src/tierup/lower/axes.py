@@ -124,7 +124,7 @@ def nest(domain: Sequence[Dim], reduced: Sequence[int], forms: Forms, strides: S
     turned = _turned([parts for parts in kept if parts != chosen], chosen, forms)
     rows = lanes if forms.maps <= _LIGHT else max(lanes // 2, 1)
     grid = [
-        axis(ROWS, parts, rows) if parts == turned else axis(f"g{number}", parts)
+        axis(ROWS, parts, _few(axis(ROWS, parts).extent, rows)) if parts == turned else axis(f"g{number}", parts)
         for number, parts in enumerate(kept)
         if parts != chosen
     ]
@@ -211,6 +211,11 @@ def _serial_tail(grid: Sequence[Axis], lane: Axis) -> int:
 
 def _typical(axis: Axis) -> int:
     return axis.extent if isinstance(axis.extent, int) else _TYPICAL
+
+
+def _few(extent: Dim, rows: int) -> int:
+    """Rows of a tile: where there are fewer, the power of two that takes them all."""
+    return min(rows, 1 << (extent - 1).bit_length()) if isinstance(extent, int) and extent else rows
 
 
 def _step(extent: Dim, lanes: int) -> int:

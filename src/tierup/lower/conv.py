@@ -41,7 +41,7 @@ from tierup.lower.tile import (
 )
 from tierup.lower.tiling import CACHED_BYTES, MANY_ROWS, divides, tiling
 from tierup.lower.views import Views
-from tierup.lower.windows import Windows
+from tierup.lower.windows import Integers, Windows
 from tierup.lower.winograd import lower_winograd
 from tierup.lower.words import Words, words_for
 from tierup.plan.regions import Region
@@ -235,23 +235,39 @@ class _Conv:
         body.append(Map(whole, Tile(self._windows.sum, (row, "j")), "add", (total, sums)))
         return whole
 
-    def _level(self, body: list[Statement], row: str, loops: list[_Loop], left: list[_Loop], start: str) -> str:
-        """One loop of a sum. The innermost begins anew and is added to the total if the whole sum is long."""
+    def _level(
+        self, body: list[Statement], row: str, loops: list[_Loop], left: list[_Loop], start: str, when: str = ""
+    ) -> str:
+        """One loop of a sum, not run unless `when`. The innermost begins anew and is added to the total if the whole
+        sum is long."""
         (axis, extent, _, _), *rest = left
         tile = self._sums(row)
         old, total = self._names.new("old"), self._names.new("sum")
         inner: list[Statement] = []
+        within = self._meets_data(inner, axis) if rest else ""
         if not rest:
             new = self._step(inner, row, loops, old)
         elif len(rest) == 1 and self._terms > _BLOCK and self._windows.sum.is_float:
             zero, new = self._names.new("zero"), self._names.new("sum")
             inner.append(Fill(zero, tile, 0))
-            inner.append(Map(new, tile, "add", (old, self._level(inner, row, loops, rest, zero))))
+            inner.append(Map(new, tile, "add", (old, self._level(inner, row, loops, rest, zero, within))))
         else:
-            new = self._level(inner, row, loops, rest, old)
+            new = self._level(inner, row, loops, rest, old, within)
         step = extent if not rest and self._words is None and extent <= _WRITTEN_OUT else 1
-        body.append(Loop(axis, extent, step, tuple(inner), ((old, start),), (new,), (total,)))
+        exact = bool(when)  # a step is one or all
+        body.append(Loop(axis, extent, step, tuple(inner), ((old, start),), (new,), (total,), exact=exact, when=when))
         return total
+
+    def _meets_data(self, body: list[Statement], axis: str) -> str:
+        """Whether a row of the kernel lies on the data and not beyond it, where it would add zeros; "" where that is
+        not asked: rows of bytes beyond the data are not zero."""
+        if not axis.startswith("t") or self._words is not None or self._windows.fill or not self._windows.sum.is_float:
+            return ""
+        window, integers = self._outer[int(axis[1:])], Integers(body, self._names, self._sizes)
+        if not window.padded:
+            return ""
+        _, inside, _ = integers.place(window, integers.start(f"o{axis[1:]}"), integers.start(axis))
+        return inside
 
     def _step(self, body: list[Statement], row: str, loops: list[_Loop], old: str) -> str:
         left, right, new = self._names.new("a"), self._names.new("b"), self._names.new("sum")

@@ -6,7 +6,9 @@ lies beyond a ragged edge is neither read nor written.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from math import copysign
 
 from tierup.codegen.llvm.elements import (
@@ -43,6 +45,10 @@ def emit_load(frame: Frame, load: Load, scope: Scope) -> Value:
     def make(place: Place, chunk: int, lanes: int) -> str:
         spot = _spot(frame, load, layout, place, chunk, scope)
         repeated = lanes > 1 and spot.stride == 0 and spot.offsets is None
+        inside = _row_inside(frame, layout, place, scope)
+        if inside is not None:
+            first = pointer_to(frame, load, layout, (0,) * len(place), chunk, scope)
+            spot = replace(spot, pointer=frame.writer.value(f"select i1 {inside}, ptr {spot.pointer}, ptr {first}"))
         return chosen(frame, load, _read(frame, stored, lanes, spot), spot.mask, lanes, zeroed=not repeated)
 
     return frame.value(load.type, make)
@@ -53,13 +59,29 @@ def emit_store(frame: Frame, store: Store, scope: Scope) -> None:
     stored, layout = buffer.dtype, frame.layout(value.type)
     at_once = "dot_bf16" in frame.target.dots and (buffer.mode == "scratch" or store.flush)
     for place in layout.places:
-        for chunk in range(layout.chunks):
-            spot = _spot(frame, store, layout, place, chunk, scope)
-            register = to_memory(
-                frame.writer, value.parts[place][chunk], value.type.dtype, stored, layout.lanes,
-                flush=store.flush, at_once=at_once,
-            )  # fmt: skip
-            _write(frame, stored, layout.lanes, register, spot)
+        with _only_if(frame, _row_inside(frame, layout, place, scope)):
+            for chunk in range(layout.chunks):
+                spot = _spot(frame, store, layout, place, chunk, scope)
+                register = to_memory(
+                    frame.writer, value.parts[place][chunk], value.type.dtype, stored, layout.lanes,
+                    flush=store.flush, at_once=at_once,
+                )  # fmt: skip
+                _write(frame, stored, layout.lanes, register, spot)
+
+
+@contextmanager
+def _only_if(frame: Frame, condition: str | None) -> Iterator[None]:
+    """What is written inside runs only where the condition holds; None: always."""
+    if condition is None:
+        yield
+        return
+    w = frame.writer
+    there, after = w.fresh_label("inside"), w.fresh_label("behind")
+    w.branch(condition, there, after)
+    w.start(there)
+    yield
+    w.jump(after)
+    w.start(after)
 
 
 def chosen(frame: Frame, load: Load, read: str, mask: str | None, lanes: int, *, zeroed: bool) -> str:
@@ -84,6 +106,15 @@ def _spot(frame: Frame, access: Load | Store, layout: Layout, place: Place, chun
     pointer = pointer_to(frame, access, layout, place, chunk, scope)
     offsets = _offsets(frame, access, layout, place, chunk, scope)
     return _Spot(pointer, stride, offsets, joined(frame, layout.lanes, inside))
+
+
+def _row_inside(frame: Frame, layout: Layout, place: Place, scope: Scope) -> str | None:
+    """Whether anything of a row of a tile lies inside, the first of which always does; None: it does.
+
+    Processors take hundreds of cycles to access memory that nobody has, even if a mask leaves out every lane.
+    """
+    rows = zip(layout.rows, place, strict=True)
+    return joined(frame, 1, [frame.mask(scope, axis, row, 1, along_lanes=False) for axis, row in rows if row])
 
 
 def joined(frame: Frame, lanes: int, masks: list[str | None]) -> str | None:

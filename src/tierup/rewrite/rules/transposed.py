@@ -5,6 +5,8 @@ of the result reads the taps with j·d mod s equal to it, and tap j reads x at t
 convolution with some of the taps, backwards. Phases that read x at the same places are outputs of one convolution;
 then the phases are laid side by side, interleaved, and what the pads cut off is cut off. No tap is multiplied where it
 was not before, so that infinities stay where they were.
+
+Phases are laid with the channels last, as convolutions give them (`rules/layout.py`): so whole rows of channels move.
 """
 
 from __future__ import annotations
@@ -89,7 +91,7 @@ def _axis(kernel: int, stride: int, dilation: int, extra: int, before: int, afte
 
 
 def _joined(b: Core, x: ValueId, w: ValueId, axes: list[_Axis], group: int) -> ValueId:
-    """All phases: (batch, group, a phase for each axis, outputs of a group, a place for each axis)."""
+    """All phases: (batch, a place for each axis, group, a phase for each axis, outputs of a group)."""
     shape = b.shape(x)
     places = [b.dims.add(size, axis.beyond - axis.begin) for size, axis in zip(shape[2:], axes, strict=True)]
     parts = {
@@ -98,7 +100,7 @@ def _joined(b: Core, x: ValueId, w: ValueId, axes: list[_Axis], group: int) -> V
     }
     for number in reversed(range(len(axes))):
         parts = {
-            outer: b.concat([parts[*outer, i] for i in range(len(axes[number].runs))], 2 + number)
+            outer: b.concat([parts[*outer, i] for i in range(len(axes[number].runs))], 2 + len(axes) + number)
             for outer in dict.fromkeys(runs[:-1] for runs in parts)
         }
     return parts[()]
@@ -110,7 +112,7 @@ def _part(
     """The phases of one run on each axis: a convolution, or zeros where one of them has no taps."""
     phases = [len(run.taps) for run in runs]
     outputs = b.shape(w)[1]
-    shape: list[Dim] = [b.shape(x)[0], group, *phases, outputs, *places]
+    shape: list[Dim] = [b.shape(x)[0], *places, group, *phases, outputs]
     if not all(run.taps[0] for run in runs):
         dtype = DType.I32 if b.dtype(x).is_integer else b.dtype(x)  # as products of bytes have it
         return b.broadcast(b.number(0, dtype), shape)
@@ -120,7 +122,7 @@ def _part(
         "conv", x, _weights(b, w, runs, group), b.integers([*before, *after]),
         group=group, strides=(1,) * len(runs), dilations=tuple(run.step for run in runs),
     )  # fmt: skip
-    return b.reshape(y, shape)
+    return b.reshape(b.transpose(y, (0, *range(2, 2 + len(runs)), 1)), shape)
 
 
 def _weights(b: Core, w: ValueId, runs: tuple[_Run, ...], group: int) -> ValueId:
@@ -139,11 +141,12 @@ def _weights(b: Core, w: ValueId, runs: tuple[_Run, ...], group: int) -> ValueId
 
 def _interleaved(b: Core, y: ValueId, axes: list[_Axis]) -> ValueId:
     """The phases of each place side by side: (batch, channels, an axis of places · stride for each)."""
-    n, shape = len(axes), b.shape(y)
-    places = shape[3 + n :]
-    order = [0, 1, 2 + n, *(axis for i in range(n) for axis in (3 + n + i, 2 + i))]
+    n, (batch, *shape) = len(axes), b.shape(y)
+    places, group, outputs = shape[:n], shape[n], shape[-1]
+    order = [0, *(axis for i in range(n) for axis in (1 + i, 2 + n + i)), 1 + n, 2 + 2 * n]
     whole = [b.dims.mul(place, axis.stride) for place, axis in zip(places, axes, strict=True)]
-    return b.reshape(b.transpose(y, order), [shape[0], b.dims.mul(shape[1], shape[2 + n]), *whole])
+    last = b.reshape(b.transpose(y, order), [batch, *whole, b.dims.mul(group, outputs)])
+    return b.transpose(last, (0, 1 + n, *range(1, 1 + n)))
 
 
 def _cut(b: Core, y: ValueId, x: ValueId, axes: list[_Axis]) -> ValueId:

@@ -278,7 +278,7 @@ def _ready(
     kernels = [result for result in results if isinstance(result, Built)]
     if not urgent and refusing.more(texts, in_quarantine(kernels, _quarantined(climb, kernels))):
         return None
-    climb.origin()
+    climb.pause()
     if prove is not None and refusing.more(texts, prove(texts, kernels)):
         return None
     return kernels
@@ -286,7 +286,7 @@ def _ready(
 
 def _build(climb: Climb, texts: Sequence[str], target: Target, urgent: bool = False) -> list[Built | Failure]:
     """A kernel for each program, or why there is none."""
-    climb.origin()
+    climb.pause()
     config, counts = climb.config, climb.progress.counts
     began_s = time.monotonic()
     at_most = config.threads if urgent else _room(climb)
@@ -355,6 +355,7 @@ def _try(climb: Climb, source: Source, entry: EntryRecord, kept: list[Compared])
     """
     if not climb.config.adapt:
         return False
+    climb.pause()
     began_s = time.monotonic()
     compared = _time_apart(climb, source, entry)
     taken_s = time.monotonic() - began_s

@@ -122,6 +122,48 @@ def test_a_climb_gives_way_to_nothing_that_is_gone() -> None:
     assert Stages(large, closed).told == ["large begins", "large ends"]
 
 
+def pressing(name: str, monkeypatch: pytest.MonkeyPatch, presses: bool = True) -> Fake:
+    model = Fake(name, QUIET)
+    monkeypatch.setattr(model.climb, "presses", lambda: presses)
+    return model
+
+
+def test_what_presses_runs_beside_what_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does not wait for a climb whose workers get no core."""
+    queue = Queue()  # its first climb does not end before this test says so
+    monkeypatch.setattr(queue._first.climb, "presses", lambda: False)
+    idle, urgent = pressing("idle", monkeypatch, False), pressing("urgent", monkeypatch)
+    ran = threading.Event()
+
+    def run(climb: Climb) -> None:
+        queue.ran.append(climb.name)
+        climb.progress.finish()
+        ran.set()
+
+    queue.background._run = run
+    queue.background.submit(idle.climb)
+    queue.background.hurry()
+    assert queue.background.length == 2
+    queue.background.submit(urgent.climb)
+    queue.background.hurry()
+    assert ran.wait(20)
+    assert queue.ran == ["urgent"]
+    assert not idle.progress.settled
+    queue.may_run.set()
+    assert idle.progress._done.wait(20)
+    assert queue.ran == ["urgent", "first", "idle"]
+
+
+def test_one_that_presses_keeps_the_next_one_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = Queue()
+    monkeypatch.setattr(queue._first.climb, "presses", lambda: True)
+    queue.background.submit(pressing("urgent", monkeypatch).climb)
+    queue.background.hurry()
+    assert queue.background.length == 2
+    assert queue.background._begun == [queue._first.climb]
+    queue.may_run.set()
+
+
 def test_equals_come_in_order() -> None:
     models = [Fake(str(number), QUIET, CLOSED) for number in range(5)]
     for model in models:

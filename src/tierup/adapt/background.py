@@ -1,8 +1,9 @@
-"""The thread that models are tiered up on, one after another. It is there while there is something to do.
+"""The thread that models are tiered up on, mostly one after another. It is there while there is something to do.
 
 What is worth the most comes first (`worth.py`), and what somebody waits for before that; a job that nobody needs any
 more is dropped, with an event. Between its stages, a climb gives way to one that has become worth clearly more: a large
-model takes many seconds, and a small one that is called all the time need not wait for them.
+model takes many seconds, and a small one that is called all the time need not wait for them. One that presses runs
+beside another that does not: workers of the latter may not get a core at all.
 
 It is a daemon: the interpreter never waits for it. What it imports, it imports itself, so that loading a model does
 not.
@@ -177,7 +178,7 @@ class Background:
         self._run = run
         self._lock = threading.Lock()
         self._waiting: list[Climb] = []
-        self._begun: list[Climb] = []  # each has given way to the next
+        self._begun: list[Climb] = []  # the first gave way to the second, or runs beside it
         self._running = False
         os.register_at_fork(after_in_child=self._forget)
 
@@ -197,6 +198,19 @@ class Background:
             self._running = True
         start_behind(self._work, "tierup-background")
         return waiting
+
+    def hurry(self) -> None:
+        """Begin with a climb that waits and presses, beside one that does not. Returns at once."""
+        with self._lock:
+            waiting, begun = list(self._waiting), list(self._begun)
+        if not waiting or len(begun) != 1 or begun[0].presses():
+            return
+        pressing = [climb for climb in waiting if climb.presses()]
+        if not pressing:
+            return
+        best = max(pressing, key=Climb.urgency)
+        if self._begin(best, beside=begun[0]):
+            start_behind(partial(self._climb, best), "tierup-background")
 
     def _work(self) -> None:
         while (climb := self._next()) is not None:
@@ -222,7 +236,8 @@ class Background:
             best = max(useful, key=Climb.urgency, default=None)
             if best is None or not _is_worth_more(best.urgency(), climb.urgency()):
                 return
-            self._begin(best)
+            if not self._begin(best, beside=climb):
+                return
             self._climb(best)
 
     def _next(self) -> Climb | None:
@@ -237,19 +252,26 @@ class Background:
             if not useful:
                 continue
             best = max(useful, key=Climb.urgency) if len(useful) > 1 else useful[0]
-            self._begin(best)
-            return best
+            if self._begin(best):
+                return best
 
-    def _begin(self, climb: Climb) -> None:
+    def _begin(self, climb: Climb, beside: Climb | None = None) -> bool:
+        """It does not wait any more; False if it did not, or if others have begun than the one that it is to run beside
+        or before."""
         with self._lock:
+            if climb not in self._waiting or (beside is not None and self._begun != [beside]):
+                return False
             self._waiting.remove(climb)
             self._begun.append(climb)
+            return True
 
     def _drop_if_stale(self, climb: Climb) -> bool:
         reason = climb.why_stale()
         if not reason:
             return False
         with self._lock:
+            if climb not in self._waiting:
+                return True  # it has begun meanwhile
             self._waiting.remove(climb)
         climb.progress.events.add(Dropped(climb.tier, reason))
         climb.progress.finish(reason if climb.progress.stopped else "")

@@ -49,9 +49,9 @@ struct Slot {
   // are. Those that rely on facts stand first, and are preferred.
   const Variant* find(std::span<const int64_t> numbers, int64_t holds, size_t& hint) const {
     const std::span<const int64_t> wanted = numbers.subspan(static_cast<size_t>(first));
-    const bool better = (holds & asks) != 0;  // there may be one before the one that needs nothing
-    if (hint < variants.size() && fits(wanted, holds, hint) && !(better && variants[hint].needs() == 0)) {
-      return &variants[hint];
+    if (hint < variants.size() && fits(wanted, holds, hint)) {
+      const bool plain = keys[(hint + 1) * (wanted.size() + 1) - 1] == 0;
+      if (!plain || (holds & asks) == 0) return &variants[hint];  // otherwise a better one may stand before it
     }
     for (size_t i = 0; i < variants.size(); ++i) {
       if (!fits(wanted, holds, i)) continue;

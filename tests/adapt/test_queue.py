@@ -76,6 +76,94 @@ def test_what_somebody_waits_for_comes_before() -> None:
     assert Queue().finish(often, awaited) == ["awaited", "often"]
 
 
+class Stages:
+    """A queue whose climbs have two stages; others are queued after the first stage of the first one."""
+
+    def __init__(self, first: Fake, *others: Fake) -> None:
+        self.first, self.others, self.told = first, others, list[str]()
+        self.background = Background(self._run)
+        self.background.submit(first.climb)
+        for model in (first, *others):
+            assert model.progress._done.wait(20)
+
+    def _run(self, climb: Climb) -> None:
+        self.told.append(f"{climb.name} begins")
+        if climb is self.first.climb:
+            for model in self.others:
+                self.background.submit(model.climb)
+            for model in (self.first, *self.others):
+                model.now = model.later
+            assert self.background.length == 1 + len(self.others)
+        climb.pause()
+        self.told.append(f"{climb.name} ends")
+        climb.progress.finish()
+
+
+def test_a_climb_gives_way_to_one_that_is_worth_more() -> None:
+    large = Fake("large", Demand(20, 0.01, 1.0, 20))
+    often, same = Fake("often", Demand(1000, 0.01, 1.0, 64)), Fake("same", Demand(21, 0.01, 1.0, 21))
+    most = Fake("most", Demand(9000, 0.01, 1.0, 64))
+    told = Stages(large, often, same, most).told
+    assert told == [
+        "large begins", "most begins", "most ends", "often begins", "often ends", "large ends", "same begins",
+        "same ends",
+    ]  # fmt: skip
+
+
+def test_a_climb_gives_way_to_one_that_somebody_waits_for() -> None:
+    large, awaited = Fake("large", Demand(1000, 0.01, 1.0, 64)), Fake("awaited", QUIET)
+    awaited.progress.awaited = 1
+    assert Stages(large, awaited).told == ["large begins", "awaited begins", "awaited ends", "large ends"]
+
+
+def test_a_climb_gives_way_to_nothing_that_is_gone() -> None:
+    large, closed = Fake("large", Demand(2, 0.01, 1.0, 2)), Fake("closed", Demand(1000, 0.01, 1.0, 64))
+    closed.progress.stop()
+    assert Stages(large, closed).told == ["large begins", "large ends"]
+
+
+def pressing(name: str, monkeypatch: pytest.MonkeyPatch, presses: bool = True) -> Fake:
+    model = Fake(name, QUIET)
+    monkeypatch.setattr(model.climb, "presses", lambda: presses)
+    return model
+
+
+def test_what_presses_runs_beside_what_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does not wait for a climb whose workers get no core."""
+    queue = Queue()  # its first climb does not end before this test says so
+    monkeypatch.setattr(queue._first.climb, "presses", lambda: False)
+    idle, urgent = pressing("idle", monkeypatch, False), pressing("urgent", monkeypatch)
+    ran = threading.Event()
+
+    def run(climb: Climb) -> None:
+        queue.ran.append(climb.name)
+        climb.progress.finish()
+        ran.set()
+
+    queue.background._run = run
+    queue.background.submit(idle.climb)
+    queue.background.hurry()
+    assert queue.background.length == 2
+    queue.background.submit(urgent.climb)
+    queue.background.hurry()
+    assert ran.wait(20)
+    assert queue.ran == ["urgent"]
+    assert not idle.progress.settled
+    queue.may_run.set()
+    assert idle.progress._done.wait(20)
+    assert queue.ran == ["urgent", "first", "idle"]
+
+
+def test_one_that_presses_keeps_the_next_one_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = Queue()
+    monkeypatch.setattr(queue._first.climb, "presses", lambda: True)
+    queue.background.submit(pressing("urgent", monkeypatch).climb)
+    queue.background.hurry()
+    assert queue.background.length == 2
+    assert queue.background._begun == [queue._first.climb]
+    queue.may_run.set()
+
+
 def test_equals_come_in_order() -> None:
     models = [Fake(str(number), QUIET, CLOSED) for number in range(5)]
     for model in models:

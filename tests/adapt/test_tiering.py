@@ -14,11 +14,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import numpy_helper
 from tests.security.models import model, node, value
 from tests.store.samples import entries, floats, perceptron, saved, settings
 
 import tierup
-from tierup.adapt import planning, tiering
+from tierup.adapt import planning, proofs, tiering
 from tierup.adapt.background import NO_TARGET, Background, Climb
 from tierup.adapt.builders import Built
 from tierup.adapt.messages import Failure, Job
@@ -326,3 +327,21 @@ def test_kernels_that_were_not_proved_serve_only_who_asked_for_them(tmp_path: Pa
     loaded = tierup.load(path, config=settings(tmp_path))
     assert loaded.report().to_dict()["cache"]["plan_hits"] == 0
     assert loaded.settle(timeout_s=120).to_dict()["proofs"]
+
+
+def test_models_with_the_same_kernels_build_them_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The names and weights of a region are no part of it."""
+    first = tierup.load(saved(tmp_path, perceptron()), config=settings(tmp_path))
+    first(x=X)
+    assert first.settle(timeout_s=120).counts.builds > 0
+    proto = perceptron()
+    for weight in proto.graph.initializer:
+        changed = numpy_helper.to_array(weight) * np.float32(0.5)
+        weight.CopyFrom(numpy_helper.from_array(changed, weight.name))
+    proved = list[Any]()
+    monkeypatch.setattr(proofs, "run_jobs", lambda jobs, **_: proved.extend(jobs) or [])
+    second = tierup.load(saved(tmp_path, proto, "second.onnx"), config=settings(tmp_path))
+    second(x=X)
+    counts = second.settle(timeout_s=120).counts
+    assert (counts.plan_hits, counts.builds, counts.object_hits) == (0, 0, first.report().kernels)
+    assert (second.report().tier, proved) == (1, [])

@@ -13,6 +13,7 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 from tests.profile.fakes import fake_machine
+from tests.runtime.test_facts import chain
 from tests.security.models import model, node, value
 from typer.testing import CliRunner
 
@@ -307,6 +308,19 @@ def test_closed_regions_are_the_variants_that_tier_2_has(perceptron: Path, tmp_p
     for region in found:
         code = record(perceptron, tmp_path, "--shape", "x=6,20", "--closed", "--region", str(region["number"]))["code"]
         assert code["program"] == planned.texts[region["kernel"]]
+
+
+def test_what_holds_in_the_call_is_relied_on(tmp_path: Path) -> None:
+    path, mask = saved(chain(count=8), tmp_path), tmp_path / "m.npy"
+    np.save(mask, np.full((6, 32), 0.5, np.float32))
+    given = ["--input", f"m={mask}", "--shape", "x=6,32"]
+    found = record(path, tmp_path, *given, "--closed")
+    opened, closed = found["functions"]
+    assert (opened["facts"], closed["facts"]) == ([], ["every element of 'm' is 0.5"])
+    assert found["regions"][0]["measured_us"] > 0
+    code = record(path, tmp_path, *given, "--closed", "--region", "0")["code"]
+    assert "tanh" not in code["program"]
+    assert "every element of 'm' is 0.5" in " ".join(shown(path, *given, "--closed").split())
 
 
 def test_with_control_flow_the_closed_function_is_one_of_its_own(tmp_path: Path) -> None:

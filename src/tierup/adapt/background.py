@@ -1,7 +1,9 @@
-"""The thread that models are tiered up on, one after another. It is there while there is something to do.
+"""The thread that models are tiered up on, mostly one after another. It is there while there is something to do.
 
 What is worth the most comes first (`worth.py`), and what somebody waits for before that; a job that nobody needs any
-more is dropped, with an event.
+more is dropped, with an event. Between its stages, a climb gives way to one that has become worth clearly more: a large
+model takes many seconds, and a small one that is called all the time need not wait for them. One that presses runs
+beside another that does not: workers of the latter may not get a core at all.
 
 It is a daemon: the interpreter never waits for it. What it imports, it imports itself, so that loading a model does
 not.
@@ -13,6 +15,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
     from tierup.runtime.progress import Progress, Serving, Signature
 
 NO_TARGET = "kernels need a processor with AVX2 and FMA, or NEON; this one has neither"
+_WORTH_MORE = 2.0  # times: a climb gives way to no less, since what both are worth is a guess
 _FIRST_CALL_S = 0.5  # what a model is given to answer its first call in
 _PRESSING_CORES = 0.25  # saved: then one core for the seconds that building takes is soon made up for
 _CLOSED = "the model was closed or frozen before its kernels were ready"
@@ -74,6 +78,7 @@ class Climb:
         self._queued_s = 0.0
         self._queued: Demand | None = None
         self._ledger: Ledger | None = None
+        self.gives_way: Callable[[], None] | None = None  # whoever runs it says how
 
     @property
     def aim(self) -> Aim:
@@ -127,6 +132,12 @@ class Climb:
         waited_s = monotonic() - self._queued_s
         return self.progress.awaited > 0, worth(self.tier, self._queued, now, waited_s, cost.core_s)
 
+    def pause(self) -> Origin:
+        """Between two stages: let others go first, if they are worth more. Where the model comes from, or Stopped."""
+        if self.gives_way is not None:
+            self.gives_way()
+        return self.origin()
+
     def presses(self) -> bool:
         """Whether workers for it take their turns with calls, instead of waiting until nobody else wants a core: what
         answers until they are done takes so much more than it has to."""
@@ -167,14 +178,14 @@ class Background:
         self._run = run
         self._lock = threading.Lock()
         self._waiting: list[Climb] = []
-        self._current: Climb | None = None
+        self._begun: list[Climb] = []  # the first gave way to the second, or runs beside it
         self._running = False
         os.register_at_fork(after_in_child=self._forget)
 
     @property
     def length(self) -> int:
         """How many wait or run."""
-        return len(self._waiting) + (self._current is not None)
+        return len(self._waiting) + len(self._begun)
 
     def submit(self, climb: Climb) -> int:
         """See to it that it is run. Returns at once: how many wait already."""
@@ -188,15 +199,52 @@ class Background:
         start_behind(self._work, "tierup-background")
         return waiting
 
+    def hurry(self) -> None:
+        """Begin with a climb that waits and presses, beside one that does not. Returns at once."""
+        with self._lock:
+            waiting, begun = list(self._waiting), list(self._begun)
+        if not waiting or len(begun) != 1 or begun[0].presses():
+            return
+        pressing = [climb for climb in waiting if climb.presses()]
+        if not pressing:
+            return
+        best = max(pressing, key=Climb.urgency)
+        if self._begin(best, beside=begun[0]):
+            start_behind(partial(self._climb, best), "tierup-background")
+
     def _work(self) -> None:
         while (climb := self._next()) is not None:
+            self._climb(climb)
+
+    def _climb(self, climb: Climb) -> None:
+        """Run a climb that is begun."""
+        climb.gives_way = partial(self._give_way, climb)
+        try:
             self._run(climb)
+        finally:
+            climb.gives_way = None
+            with self._lock:
+                self._begun = [begun for begun in self._begun if begun is not climb]
+
+    def _give_way(self, climb: Climb) -> None:
+        """Run what waits and is worth clearly more than a climb that is between two stages; that does not give way in
+        turn, so that the first one goes on soon."""
+        while len(self._begun) == 1:
+            with self._lock:
+                waiting = list(self._waiting)
+            useful = [other for other in waiting if not self._drop_if_stale(other)]
+            best = max(useful, key=Climb.urgency, default=None)
+            if best is None or not _is_worth_more(best.urgency(), climb.urgency()):
+                return
+            if not self._begin(best, beside=climb):
+                return
+            self._climb(best)
 
     def _next(self) -> Climb | None:
         """What is worth the most, without what nobody needs; the first of equals. None at the end."""
         while True:
             with self._lock:
-                waiting, self._current = list(self._waiting), None
+                waiting = list(self._waiting)
                 self._running = bool(waiting)
             if not waiting:
                 return None
@@ -204,16 +252,26 @@ class Background:
             if not useful:
                 continue
             best = max(useful, key=Climb.urgency) if len(useful) > 1 else useful[0]
-            with self._lock:
-                self._waiting.remove(best)
-                self._current = best
-            return best
+            if self._begin(best):
+                return best
+
+    def _begin(self, climb: Climb, beside: Climb | None = None) -> bool:
+        """It does not wait any more; False if it did not, or if others have begun than the one that it is to run beside
+        or before."""
+        with self._lock:
+            if climb not in self._waiting or (beside is not None and self._begun != [beside]):
+                return False
+            self._waiting.remove(climb)
+            self._begun.append(climb)
+            return True
 
     def _drop_if_stale(self, climb: Climb) -> bool:
         reason = climb.why_stale()
         if not reason:
             return False
         with self._lock:
+            if climb not in self._waiting:
+                return True  # it has begun meanwhile
             self._waiting.remove(climb)
         climb.progress.events.add(Dropped(climb.tier, reason))
         climb.progress.finish(reason if climb.progress.stopped else "")
@@ -221,10 +279,15 @@ class Background:
 
     def _forget(self) -> None:
         """A forked child does not have the thread, and the lock may have been held."""
-        unfinished = [*self._waiting, *([self._current] if self._current is not None else [])]
-        self._lock, self._waiting, self._current, self._running = threading.Lock(), [], None, False
+        unfinished = [*self._waiting, *self._begun]
+        self._lock, self._waiting, self._begun, self._running = threading.Lock(), [], [], False
         for climb in unfinished:
             climb.progress.abandon(_FORKED)
+
+
+def _is_worth_more(one: tuple[bool, float], other: tuple[bool, float]) -> bool:
+    """Whether somebody waits for the one alone, or for both or none and it is worth clearly more."""
+    return one[0] > other[0] or (one[0] == other[0] and one[1] > _WORTH_MORE * other[1])
 
 
 def _tier_up(climb: Climb) -> None:

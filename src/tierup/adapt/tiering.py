@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from logging import INFO, WARNING
 
 import msgspec
 
@@ -87,6 +88,10 @@ def tier_up_quietly(climb: Climb, prove: Prove | None = None) -> None:
             _with_plan_from_here(climb, prove)
     except Stopped:
         reason = "the model was closed or frozen before its kernels were ready"
+    except NotBetter as error:
+        reason = str(error)
+        # Facts are proposed on the off chance: most save too little, and then nothing is amiss.
+        log.log(INFO if climb.facts else WARNING, "model %r stays as it is: %s", climb.name, reason)
     except Exception as error:
         reason = str(error) if isinstance(error, TierupError) else f"{type(error).__name__}: {error}"
         log.warning("model %r stays as it is: %s", climb.name, reason, exc_info=not isinstance(error, TierupError))
@@ -94,7 +99,7 @@ def tier_up_quietly(climb: Climb, prove: Prove | None = None) -> None:
         climb.progress.events.add(Refused("climb", reason))
     _keep_costs(climb)
     _native.trim_heap()  # what the import and the baseline's calls took
-    climb.progress.finish(reason)
+    climb.progress.finish("" if climb.facts else reason)
     if climb.config.adapt and not climb.progress.stopped:
         from tierup.profile.machine import measure_once
 
@@ -278,7 +283,7 @@ def _ready(
     kernels = [result for result in results if isinstance(result, Built)]
     if not urgent and refusing.more(texts, in_quarantine(kernels, _quarantined(climb, kernels))):
         return None
-    climb.origin()
+    climb.pause()
     if prove is not None and refusing.more(texts, prove(texts, kernels)):
         return None
     return kernels
@@ -286,7 +291,7 @@ def _ready(
 
 def _build(climb: Climb, texts: Sequence[str], target: Target, urgent: bool = False) -> list[Built | Failure]:
     """A kernel for each program, or why there is none."""
-    climb.origin()
+    climb.pause()
     config, counts = climb.config, climb.progress.counts
     began_s = time.monotonic()
     at_most = config.threads if urgent else _room(climb)
@@ -355,6 +360,7 @@ def _try(climb: Climb, source: Source, entry: EntryRecord, kept: list[Compared])
     """
     if not climb.config.adapt:
         return False
+    climb.pause()
     began_s = time.monotonic()
     compared = _time_apart(climb, source, entry)
     taken_s = time.monotonic() - began_s

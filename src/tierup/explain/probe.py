@@ -21,6 +21,7 @@ from tierup.adapt.planning import Planned
 from tierup.codegen.objects import build
 from tierup.explain.steps import Insertion, Step, kernel_registers, operands, written
 from tierup.ir.dims import READS, DimError, DimOp, apply
+from tierup.ir.facts import native_facts
 from tierup.ir.graph import Graph, ValueId
 from tierup.ir.types import Array, Dim, Sym
 from tierup.plan.program import BASELINE, Function, StepCode
@@ -249,6 +250,7 @@ class Probes:
             callouts=[*self._callouts, *callouts],
             constants=self._constants,
             slots=self._plan.slots,
+            facts=native_facts(self._plan.facts),
         )
         publish_loaded(program, self._kernels, self._plan.variants)
         return program

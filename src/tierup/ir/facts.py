@@ -58,6 +58,11 @@ def known_dtype(fact: Fact) -> DType:
     return dtype
 
 
+def native_facts(facts: tuple[Fact, ...]) -> list[tuple[int, bytes]]:
+    """The form that the native program takes; ValueError if one of them is about nothing that can be."""
+    return [(fact.input, fact.element) for fact in facts]
+
+
 def facts_text(facts: tuple[Fact, ...]) -> str:
     """All of them in words."""
     return " and ".join(map(str, facts))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from tierup import _native
 from tierup.errors import StoreError
+from tierup.ir.facts import native_facts
 from tierup.ir.types import Array
 from tierup.runtime.constants import Constants, WeightTable, bind_constants
 
@@ -74,7 +75,7 @@ def executable(
         ],
         constants=bound,
         slots=plan.slots,
-        facts=[(fact.input, fact.element) for fact in plan.facts],
+        facts=native_facts(plan.facts),
     )
 
 
@@ -91,7 +92,7 @@ def restored(record: PlanRecord, weights: StoredWeights, baseline: Baseline, con
         callouts=[_StoredCallout(callout, weights) if callout.text else baseline for callout in record.callouts],
         constants=list(constants.values()),
         slots=record.slots,
-        facts=[(fact.input, fact.element) for fact in record.facts],
+        facts=native_facts(record.facts),
     )
 
 

@@ -41,6 +41,10 @@ class Watched(Held):
         from time import perf_counter
 
         began_s, care = perf_counter(), self._caring()
+        if not self._progress.settled:
+            from tierup.adapt.background import BACKGROUND
+
+            BACKGROUND.hurry()
         self._look(care)
         if self.program is not None and not (self._retry_kernels() or self._improve()):
             self.notice_after(care.next_look(self, began_s))

@@ -29,7 +29,7 @@ def test_little_data_is_hashed_without_openssl() -> None:
 
 
 def test_parts_add_up_in_either() -> None:
-    text = "(lambda h: (h.update(b'b' * 9), h.hexdigest())[1])(sha256(b'a' * {}))"
-    for count, loads in ((1000, "False"), (1 << 20, "True")):
+    text = "(lambda h: (h.update(b'b' * 9), h.hexdigest())[1])(sha256(b'a' * {}, ahead_bytes={}))"
+    for count, ahead, loads in ((1000, 9, "False"), (1 << 20, 9, "True"), (1000, 1 << 20, "True")):
         expected = hashlib.sha256(b"a" * count + b"b" * 9).hexdigest()
-        assert loaded_after(text.format(count)) == f"{expected} {loads}"
+        assert loaded_after(text.format(count, ahead)) == f"{expected} {loads}"

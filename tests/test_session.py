@@ -293,7 +293,7 @@ import sys, numpy as np, tierup
 session = tierup.InferenceSession({str(path)!r})
 (y,) = session.run(None, {{"x": np.array([[1, -2], [3, 4]], np.float32)}})
 print(y.tolist(), [arg.type for arg in session.get_inputs()], session.report().to_dict()["cache"]["plan_hits"])
-heavy = "onnx google.protobuf llvmlite ml_dtypes threadpoolctl platformdirs logging pathlib subprocess"
+heavy = "onnx google.protobuf llvmlite ml_dtypes hashlib threadpoolctl platformdirs logging pathlib subprocess"
 ours = "ir.ops ir.graph reference.bind frontends.onnx.load plan.program codegen.target profile.identity adapt.tiering"
 print([name for name in [*heavy.split(), *(f"tierup.{{name}}" for name in ours.split())] if name in sys.modules])
 """,
@@ -304,6 +304,45 @@ print([name for name in [*heavy.split(), *(f"tierup.{{name}}" for name in ours.s
     assert first == f"{EXPECTED.tolist()} ['tensor(float)'] 1"
     # a report is for people who have time, but takes none of these either
     assert imported == "[]"
+
+
+def cold_answer(proto: onnx.ModelProto, folder: Path) -> list[str]:
+    """What the baseline of a fresh process answers to ones, and what it has imported for that."""
+    path = folder / "m.onnx"
+    path.write_bytes(proto.SerializeToString())
+    done = run_python(
+        f"""
+import sys, numpy as np, tierup
+(y,) = tierup.load({str(path)!r})(x=np.ones((1, 2), np.float32)).values()
+print(np.asarray(y, np.float32).tolist())
+print([name for name in ("onnx", "ml_dtypes", "hashlib", "llvmlite") if name in sys.modules])
+""",
+        TIERUP_CACHE_DIR=str(folder / "cache"),
+        TIERUP_DATA_DIR=str(folder / "data"),
+        TIERUP_ADAPT="0",
+    )
+    return done.stdout.splitlines()
+
+
+def test_a_cold_start_of_ordinary_types_imports_no_others(tmp_path: Path) -> None:
+    assert cold_answer(linear(), tmp_path) == ["[[2.0, 3.0]]", "[]"]
+
+
+def test_a_cold_start_knows_the_types_inside_a_model(tmp_path: Path) -> None:
+    """A loop stacks them step by step, though neither inputs nor outputs have them."""
+    bf16 = TensorProto.BFLOAT16
+    go, state = value("go", [], TensorProto.BOOL), value("v", [1, 2], bf16)
+    body = helper.make_graph(
+        [node("Identity", ["go"], ["on"]), node("Add", ["v", "v"], ["w"]), node("Identity", ["w"], ["each"])],
+        "body",
+        [value("i", [], TensorProto.INT64), go, state],
+        [value("on", [], TensorProto.BOOL), value("w", [1, 2], bf16), value("each", [1, 2], bf16)],
+    )
+    nodes = [node("Cast", ["x"], ["n"], to=bf16), node("Loop", ["three", "", "n"], ["last", "all"], body=body)]
+    nodes.append(node("Cast", ["all"], ["y"], to=TensorProto.FLOAT))
+    three = numpy_helper.from_array(np.array(3), "three")
+    proto = model(nodes, [value("x", [1, 2])], [value("y", [3, 1, 2])], [three])
+    assert cold_answer(proto, tmp_path)[0] == "[[[2.0, 2.0]], [[4.0, 4.0]], [[8.0, 8.0]]]"
 
 
 @pytest.mark.parametrize("tier", ["0", "1", ""])

@@ -28,9 +28,9 @@ class Hash(Protocol):
     def hexdigest(self) -> str: ...
 
 
-def sha256(data: bytes | memoryview = b"") -> Hash:
-    """SHA-256 of bytes; more can follow."""
-    if len(data) < _WORTH_LOADING_BYTES and "hashlib" not in sys.modules:
+def sha256(data: bytes | memoryview = b"", *, ahead_bytes: int = 0) -> Hash:
+    """SHA-256 of bytes; more can follow, about `ahead_bytes`."""
+    if len(data) + ahead_bytes < _WORTH_LOADING_BYTES and "hashlib" not in sys.modules:
         found: Hash = _small(data)
         return found
     import hashlib

@@ -7,7 +7,6 @@ control nodes are graphs whose inputs are the node's inputs, so nothing is captu
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,8 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from tierup.digests import sha256
 from tierup.ir.dims import DimOp
-from tierup.ir.types import Array, DType, TensorType, Type, dtype_from_numpy
+from tierup.ir.types import Array, DType, TensorType, Type, dtype_from_numpy, dtypes_in
 
 ValueId = int
 
@@ -152,7 +152,15 @@ class Graph:
         """Names nothing but the content: names of values and nodes are left out."""
         from tierup.ir.text import print_graph
 
-        return hashlib.sha256(print_graph(self, names=False).encode()).hexdigest()
+        return sha256(print_graph(self, names=False).encode()).hexdigest()
+
+    @property
+    def has_other_dtypes(self) -> bool:
+        """Whether a value of it, or of a body inside it, has a type that is not NumPy's own."""
+        graphs = [self, *(body for _, node in self.walk() for _, body in node.graphs)]
+        return any(
+            not dtype.is_builtin for graph in graphs for value in graph.values for dtype in dtypes_in(value.type)
+        )
 
     def walk(self) -> Iterator[tuple[Graph, Node]]:
         """Every node of this graph and of all bodies inside it."""
@@ -195,7 +203,7 @@ class Weights:
 
 def weight_digest(array: Array) -> str:
     """SHA-256 over dtype, shape and elements."""
-    digest = hashlib.sha256(weight_header(array.dtype, array.shape))
+    digest = sha256(weight_header(array.dtype, array.shape), ahead_bytes=array.nbytes)
     if array.dtype.kind in "OUS":
         digest.update(repr(array.tolist()).encode())
     else:

@@ -216,6 +216,17 @@ class MapType(msgspec.Struct, frozen=True):
 Type = TensorType | SequenceType | OptionalType | MapType
 
 
+def dtypes_in(type: Type) -> tuple[DType, ...]:
+    """The dtypes that a type is made of."""
+    match type:
+        case TensorType(dtype, _):
+            return (dtype,)
+        case SequenceType(elem) | OptionalType(elem):
+            return dtypes_in(elem)
+        case MapType(key, value):
+            return (key, *dtypes_in(value))
+
+
 def without_dims(type: Type) -> Type:
     """The same type with every shape forgotten: what sequence items and optional contents keep."""
     match type:

@@ -13,7 +13,7 @@ import numpy as np
 from tierup.errors import InputError, TierupError
 from tierup.ir.graph import Attrs, Graph, Node
 from tierup.ir.ops import lookup
-from tierup.ir.types import DType
+from tierup.ir.types import DType, dtype_from_numpy
 from tierup.reference.threads import ONE_BLAS_THREAD
 
 Bound = Callable[..., tuple[Any, ...]]
@@ -24,7 +24,6 @@ _DTYPE_ATTRS = ("dtype", "output_datatype", "output_dtype", "softmax_precision",
 LOOKUPS = frozenset(("core.gather", "core.gather_elements", "core.gather_nd"))  # read little of what may be large
 _WIDENED = {DType.F32, DType.F16, DType.BF16}
 _WIDENED_CODES = {dtype.code for dtype in _WIDENED}
-_WIDENED_NUMPY = {dtype.numpy for dtype in _WIDENED}
 
 
 def resolve(op: str) -> Callable[..., Any]:
@@ -69,7 +68,7 @@ def bind(node: Node, run: RunGraph | None = None, *, wide: bool = False) -> Boun
 def widen(value: Any) -> Any:
     """f32, f16 and bf16 arrays, alone or in sequences and maps, as f64; everything else as it is."""
     if isinstance(value, np.ndarray | np.generic):
-        return value.astype(np.float64) if value.dtype in _WIDENED_NUMPY else value
+        return value.astype(np.float64) if dtype_from_numpy(value.dtype) in _WIDENED else value
     if isinstance(value, list):
         return [widen(item) for item in value]
     if isinstance(value, dict):

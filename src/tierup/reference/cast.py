@@ -14,10 +14,10 @@ import numpy as np
 
 from tierup.ir.graph import Node
 from tierup.ir.types import Array, DType, dtype_from_code, dtype_from_numpy
-from tierup.reference.precision import NARROW, up
+from tierup.reference.precision import is_narrow, up
 
 SATURATING = {DType.F8E4M3FN: 448.0, DType.F8E4M3FNUZ: 240.0, DType.F8E5M2: 57344.0, DType.F8E5M2FNUZ: 57344.0}
-_SMALL_INTS = frozenset(d.numpy for d in (DType.U4, DType.I4, DType.U2, DType.I2))
+_SMALL_INTS = frozenset((DType.U4, DType.I4, DType.U2, DType.I2))
 _LEAST_NORMAL = 2.0**-126  # of f32 and bf16
 _CARRIERS = {DType.I64: DType.I64, DType.U64: DType.I64}  # i32 for all other integers
 
@@ -53,14 +53,14 @@ def convert(x: Array, to: DType, saturate: bool = True, round_mode: str = "up") 
         return _parse(x, to)
     if to is DType.STR:
         return _format(x)
-    x = x.astype(np.int8) if x.dtype in _SMALL_INTS else up(x)
+    x = x.astype(np.int8) if _is_small_int(x) else up(x)
     if to is DType.BOOL:
         return np.asarray(x != 0)
     if to.is_integer:
         return float_to_int(x, to) if x.dtype.kind == "f" else _low_bits(x, to)
     if to is DType.F8E8M0:
         return _to_e8m0(x, saturate, round_mode)
-    if to.numpy in NARROW and x.dtype.kind != "f":
+    if is_narrow(to.numpy) and x.dtype.kind != "f":
         x = x.astype(np.float64)
     if saturate and to in SATURATING:
         x = np.clip(x, -SATURATING[to], SATURATING[to])
@@ -85,7 +85,7 @@ def _signed(truncated: Any, half: float, carrier: np.dtype[Any]) -> Array:
 
 
 def _low_bits(x: Array, to: DType) -> Array:
-    return x.astype(np.int8).astype(to.numpy) if to.numpy in _SMALL_INTS else x.astype(to.numpy)
+    return x.astype(np.int8).astype(to.numpy) if to in _SMALL_INTS else x.astype(to.numpy)
 
 
 def _to_e8m0(x: Array, saturate: bool, round_mode: str) -> Array:
@@ -124,10 +124,14 @@ def _integer(text: str) -> int:
         return int(float(text))
 
 
+def _is_small_int(x: Array) -> bool:
+    return dtype_from_numpy(x.dtype) in _SMALL_INTS
+
+
 def _format(x: Array) -> Array:
-    if x.dtype == np.bool_ or x.dtype in _SMALL_INTS:
+    if x.dtype == np.bool_ or _is_small_int(x):
         x = x.astype(np.int8)
-    elif x.dtype in NARROW and x.dtype != np.float16:
+    elif is_narrow(x.dtype) and x.dtype != np.float16:
         x = x.astype(np.float32)
     texts = [_SPECIAL.get(text, text) for text in x.reshape(-1).astype(np.str_).tolist()]
     return _strings(texts, x.shape)

@@ -7,14 +7,18 @@ from typing import Any
 
 import numpy as np
 
-from tierup.ir.types import Array, DType
+from tierup.ir.types import Array, DType, dtype_from_numpy
 
-NARROW = frozenset(d.numpy for d in DType if d.is_float and d not in (DType.F32, DType.F64))
+
+def is_narrow(dtype: np.dtype[Any]) -> bool:
+    """Whether elements are floats of fewer bits than f32."""
+    found = dtype_from_numpy(dtype)
+    return found is not None and found.is_float and found not in (DType.F32, DType.F64)
 
 
 def up(x: Array) -> Array:
     """`x` in f32 where it is a narrower float, else `x` itself."""
-    return x.astype(np.float32) if x.dtype in NARROW else x
+    return x.astype(np.float32) if is_narrow(x.dtype) else x
 
 
 def down(y: Any, dtype: np.dtype[Any]) -> Array:

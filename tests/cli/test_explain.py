@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper, numpy_helper
+from tests.explain.models import positions
 from tests.profile.fakes import fake_machine
 from tests.runtime.test_facts import chain
 from tests.security.models import model, node, value
@@ -242,19 +243,7 @@ def test_what_a_product_reads_through_counts_once(tmp_path: Path) -> None:
 
 
 def test_a_guard_that_fails_is_said(tmp_path: Path) -> None:
-    nodes = [
-        node("Shape", ["x"], ["shape"]),
-        node("Gather", ["shape", "one"], ["length"]),
-        node("Slice", ["table", "zero", "length", "zero"], ["positions"]),
-        node("ReduceSum", ["positions", "zero"], ["sum"]),
-        node("Exp", ["x"], ["e"]),
-        node("Mul", ["e", "sum"], ["y"]),
-    ]
-    numbers = [numpy_helper.from_array(np.array([n]), name) for name, n in (("one", 1), ("zero", 0))]
-    proto = model(
-        nodes, [value("x", [1, "length", 4])], [value("y", [1, None, 4])], [weight("table", 30000, 4), *numbers]
-    )
-    path = saved(proto, tmp_path)
+    path = saved(positions(), tmp_path)
     assert "guard fails" not in shown(path, "--shape", "x=1,20,4")
     text = shown(path, "--shape", "x=1,40000,4")
     assert "the plan's guard fails, and the baseline answers the whole call" in text

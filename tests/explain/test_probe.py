@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
+from tests.explain.models import positions
 from tests.security.models import model, node, value
 
 import tierup
@@ -157,18 +158,7 @@ def test_nodes_that_call_out_in_bodies_are_timed() -> None:
 
 
 def test_a_guard_that_fails_leaves_no_kernel_to_see() -> None:
-    """The table has 30000 rows; all examples are below, so sizes were taken to be the length."""
-    nodes = [
-        node("Shape", ["x"], ["shape"]),
-        node("Gather", ["shape", "one"], ["length"]),
-        node("Slice", ["table", "zero", "length", "zero"], ["positions"]),
-        node("ReduceSum", ["positions", "zero"], ["sum"]),
-        node("Exp", ["x"], ["e"]),
-        node("Mul", ["e", "sum"], ["y"]),
-    ]
-    table = numpy_helper.from_array(np.ones((30000, 4), np.float32), "table")
-    weights = [table, *(numpy_helper.from_array(np.array([n]), name) for name, n in (("one", 1), ("zero", 0)))]
-    proto = model(nodes, [value("x", [1, "length", 4])], [value("y", [1, None, 4])], weights)
+    proto = positions()
     assert Probed(proto, x=np.zeros((1, 20, 4), np.float32)).sounding.kernels
     probed = Probed(proto, x=np.zeros((1, 40000, 4), np.float32))
     probed.check()

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
+from tests.runtime.answers import compiled
 
 import tierup
 from tierup.codegen.target import target_of
@@ -42,13 +43,6 @@ def model(
     outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]
     graph = helper.make_graph(nodes, "conv", inputs, outputs, weights)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-
-
-def compiled(proto: onnx.ModelProto, x: Any) -> Any:
-    with tierup.load(proto, config=tierup.Config(force_tier=1)) as session:
-        answer = session(x=x)["y"]
-        assert session.report().to_dict()["counters"]["fallback_nodes"] == 0
-    return answer
 
 
 def assert_close(got: Any, x: Any, w: Any, attrs: dict[str, Any]) -> None:

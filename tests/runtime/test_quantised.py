@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from tests.runtime.answers import compiled
 
 import tierup
 from tierup.codegen.target import target_of
@@ -64,13 +65,6 @@ class Model:
         outputs = [helper.make_tensor_value_info("y", kind, None)]
         graph = helper.make_graph(self.nodes, "quantised", inputs, outputs, self.weights)
         return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-
-
-def compiled(proto: onnx.ModelProto, x: Any) -> Any:
-    with tierup.load(proto, config=tierup.Config(force_tier=1)) as session:
-        answer = session(x=x)["y"]
-        assert session.report().to_dict()["counters"]["fallback_nodes"] == 0
-    return answer
 
 
 GEOMETRIES: list[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = [

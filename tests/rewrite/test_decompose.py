@@ -20,6 +20,7 @@ from tierup.ir.graph import Graph
 from tierup.ir.ops import table
 from tierup.ir.types import DType, dtype_from_numpy
 from tierup.ir.verify import verify
+from tierup.reference.evaluate import evaluate
 from tierup.rewrite.decompose import DECOMPOSITIONS, KEPT, decompose, reasons
 from tierup.rewrite.decompose.table import FAMILIES
 from tierup.rewrite.rewrite import lower_to_core
@@ -222,3 +223,16 @@ def test_saturated_functions(dtype: type) -> None:
     assert results is not None
     assert differences(before, exact, results) == []
     assert all(np.isfinite(result).all() for result in results)
+
+
+@pytest.mark.parametrize("exponent", [2.0, 3.0, 4.0])
+def test_small_powers_are_products(exponent: float) -> None:
+    x = np.array([-np.inf, -3e38, -1.5, -0.0, 0.0, 1e-20, 0.3, 7.0, 2e19, np.inf, np.nan], np.float32)
+    graph, weights = made(
+        lambda b: int(node(b, "onnx.Pow", f32(b, *x.shape), b.weight(np.array(exponent, np.float32)), version=15))
+    )
+    after = decompose(graph, weights)
+    assert "core.pow" not in {item.op for item in after.nodes}
+    with np.errstate(over="ignore"):
+        (wanted,), (got,) = evaluate(graph, weights, [x]), evaluate(after, weights, [x])
+    np.testing.assert_allclose(got, wanted, rtol=3e-7)  # a rounding or two of the last digit

@@ -265,6 +265,26 @@ def test_heads_may_share_a_side(shared: str) -> None:
         np.testing.assert_allclose(compiled.run(feeds)["y"], wanted, atol=4e-6)  # some ten roundings of numbers about 1
 
 
+@pytest.mark.parametrize("width", [3, 7, 16, 33, 40, 48, 80])
+def test_heads_of_any_width(width: int) -> None:
+    """One, two or three vectors of columns at a time."""
+    nodes = [
+        node("MatMul", ["q", "kt"], ["scores"]),
+        node("Softmax", ["scores"], ["weights"], axis=-1),
+        node("MatMul", ["weights", "v"], ["y"]),
+    ]
+    inputs = [value("q", ["b", "m", 8]), value("kt", ["b", 8, "n"]), value("v", ["b", "n", width])]
+    proto = model(nodes, inputs, [value("y", ["b", "m", width])])
+    assert "attention" in kinds(proto)
+    shapes = {"q": (2, 13, 8), "kt": (2, 8, 21), "v": (2, 21, width)}
+    feeds = {name: RANDOM.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    q, kt, v = (array.astype(np.float64) for array in feeds.values())
+    powers = np.exp(q @ kt)
+    wanted = powers / powers.sum(-1, keepdims=True) @ v
+    compiled = tierup.load(proto, config=tierup.Config(force_tier=1))
+    np.testing.assert_allclose(compiled.run(feeds)["y"], wanted, atol=1e-5)  # scores up to 10, their last digit is 1e-6
+
+
 def grouped(*, masked: bool, turned: bool) -> onnx.ModelProto:
     """Products over [batch · heads], a mask over [batch, heads], the softmax on either side of the way back. With
     `turned`, a bias is transposed and added, as positions of keys seen from queries are."""

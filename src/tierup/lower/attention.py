@@ -42,7 +42,8 @@ from tierup.plan.regions import Region
 from tierup.plan.strides import Strides
 
 _ROWS = (8, 4, 2, 1)  # queries at a time; 8 rows of two vectors keep both multipliers busy
-_VECTORS = 2  # in a panel of keys, and in one of the columns of v
+_VECTORS = 2  # in a panel of keys
+_COLUMN_VECTORS = (2, 3, 1)  # in one of the columns of v; with 8 rows, three still fit the registers
 _WORK_FLOPS = 60_000  # less is not worth a fork-join; as for products
 
 
@@ -313,7 +314,14 @@ class _Attention:
             Map(result, Tile(DType.F32, (i, "e")), "mul", (total, inverse)),
             Store("out", self._out_index(i), result, flush=self._flush),
         ]
-        return Loop("e", self._sizes.of(self._e), self._width, tuple(body))
+        return Loop("e", self._sizes.of(self._e), self._columns(), tuple(body))
+
+    def _columns(self) -> int:
+        """Columns of v at a time: what computes the fewest too many."""
+        if not isinstance(self._e, int):
+            return self._width
+        e, widths = self._e, [vectors * self._lanes for vectors in _COLUMN_VECTORS]
+        return min(widths, key=lambda width: -(-e // width) * width)
 
     def _out_index(self, i: str) -> Index:
         """Row-major, or turned as the transpose behind the product would have it."""

@@ -64,6 +64,21 @@ def test_right_kernels_pass(alone: Alone) -> None:
         assert proof.worst > proof.rms
 
 
+@pytest.mark.parametrize("group", [1, 2])
+@pytest.mark.parametrize("kernel", [[3, 3], [3, 3, 3]])
+def test_convolutions_that_pass_over_padding_pass(kernel: list[int], group: int) -> None:
+    """Also with weights that are not finite, which zeros beyond the data would turn to NaN."""
+    n = len(kernel)
+    w = np.random.default_rng(4).standard_normal((16, 16 // group, *kernel)).astype(np.float32)
+    conv = node("Conv", ["x", "w"], ["y"], pads=[1] * 2 * n, strides=[2] * n, group=group)
+    proto = model(
+        [conv], [value("x", [1, 16, *(5,) * n])], [value("y", [None] * (n + 2))], [constant("w", w)]
+    )  # fmt: skip
+    (alone,) = (alone for alone in distinct(proto) if alone.kind == "conv")
+    assert " when " in print_program(program_of(alone.case))
+    assert proof_of(alone.case).reason == ""
+
+
 def test_all_kinds_of_kernels_are_tried() -> None:
     ops = {kind: set[str]() for kind in ("matmul", "rows", "attention")}
     for alone in ALONE:

@@ -541,3 +541,21 @@ def test_convolutions_add_up_in_order(stride: int) -> None:
     graph = made.builder.finish([y])
     wanted = evaluate(graph, made.weights, made.arrays, wide=True)
     np.testing.assert_array_equal(evaluate_plainly(graph, made.weights, made.arrays)[0], wanted[0])
+
+
+@pytest.mark.parametrize("last", [True, False])
+def test_what_is_not_finite_beyond_the_data_is_free(last: bool) -> None:
+    """Kernels may pass over rows of weights that only padding meets; what meets data is as it was."""
+    x, w = np.ones((1, 3, 2, 1), np.float32), np.ones((3, 2), np.float32)  # three rows of two places, one channel
+    w[0, 1] = INF  # the upper row of the second result's kernel
+    attrs = {"strides": (1, 1), "dilations": (1, 1), "group": 1}
+    if last:
+        m = Maker(x, w)
+        pads = m.builder.weight(np.array([1, 0, 1, 0]))
+        y = m.bounded(m.op("conv_last", *m.inputs, pads, kernel_shape=(3, 1), algorithm="direct", **attrs))
+        free = y.free[0, :, 0, :].T
+    else:
+        m = Maker(x.transpose(0, 3, 1, 2), w.T.reshape(2, 1, 3, 1))
+        y = m.bounded(m.op("conv", *m.inputs, m.builder.weight(np.array([1, 0, 1, 0])), **attrs))
+        free = y.free[0, :, :, 0]
+    np.testing.assert_array_equal(free, [[False, False, False], [True, False, False]])

@@ -147,6 +147,28 @@ def test_numbers_of_keys_that_fill_panels_or_do_not(n: int) -> None:
     np.testing.assert_allclose(compiled.run(feeds)["y"], wanted, atol=4e-6)
 
 
+def no_keys(*, mask: bool) -> onnx.ModelProto:
+    """softmax(q kᵀ) v, with a mask of one number for each query or without."""
+    nodes = [node("Transpose", ["k"], ["kt"], perm=[0, 2, 1]), node("MatMul", ["q", "kt"], ["scores"])]
+    nodes += [node("Add", ["scores", "mask"], ["masked"])] * mask
+    nodes.append(node("Softmax", ["masked" if mask else "scores"], ["weights"], axis=-1))
+    nodes.append(node("MatMul", ["weights", "v"], ["y"]))
+    inputs = [value(name, [2, length, WIDTH]) for name, length in (("q", "m"), ("k", "n"), ("v", "n"))]
+    inputs += [value("mask", [2, "m", 1])] * mask
+    return model(nodes, inputs, [value("y", [2, None, WIDTH])])
+
+
+@pytest.mark.parametrize("mask", [False, True])
+def test_without_keys_it_is_zero(mask: bool) -> None:
+    """A sum of nothing, and not nothing over nothing."""
+    compiled = tierup.load(no_keys(mask=mask), config=tierup.Config(force_tier=1))
+    assert compiled.report().fallback_nodes == 0
+    feeds = {name: np.ones((2, length, WIDTH), np.float32) for name, length in (("q", 5), ("k", 0), ("v", 0))}
+    feeds |= {"mask": np.ones((2, 5, 1), np.float32)} if mask else {}
+    np.testing.assert_array_equal(compiled.run(feeds)["y"], np.zeros((2, 5, WIDTH), np.float32))
+    assert "attention" in kinds(no_keys(mask=mask))
+
+
 TARGET = target_of(identify())
 
 

@@ -96,7 +96,8 @@ class Weighing:
             (sums,),
         )
         finished = self._roles.rounded or bool(self._roles.after)
-        left = one if finished else inverse  # what the product is still to be multiplied with
+        rest: list[Statement] = []
+        left = one if finished else self._of_any(rest, single, inverse, one)
         body = (
             Fill(least, vector, float("-inf")),
             largest,
@@ -108,10 +109,23 @@ class Weighing:
             *divide,
             Fill(one, single, 1.0),
             Map(inverse, single, "div", (one, divisor)),
-            *(self._finish(row, vector, inverse) if finished else ()),
+            *(self._finish(row, vector, inverse) if finished else rest),
             Store("scratch", Index(((r, 1),), self._sizes.of(self._scratch.sums)), left),
         )
         return Loop(r, rows, min(rows, _WEIGHED_ROWS), body)
+
+    def _of_any(self, body: list[Statement], tile: Tile, inverse: str, one: str) -> str:
+        """What the product is still to be multiplied with: of no keys it is 0, and one over no sum is infinite."""
+        if isinstance(self._n, int) and self._n:
+            return inverse
+        count, nought, some, left = (self._names.new(hint) for hint in ("count", "nought", "some", "left"))
+        body += [
+            Fill(count, Tile(DType.I64), self._sizes.of(self._n)),
+            Fill(nought, Tile(DType.I64), 0),
+            Map(some, Tile(DType.BOOL), "lt", (nought, count)),
+            Map(left, tile, "select", (some, inverse, one)),
+        ]
+        return left
 
     def _finish(self, row: Index, vector: Tile, inverse: str) -> tuple[Statement, ...]:
         """Maps on the weights themselves, and their rounding, need them divided before the product, in a pass of their

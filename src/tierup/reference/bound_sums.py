@@ -134,7 +134,20 @@ def bilinear(step: Step, a: Bounded, b: Bounded, *rest: Bounded) -> Bounded:
         sides = (sizes(a.magnitude, size_of(b.value), *more), sizes(size_of(a.value), b.magnitude, *more))
         both = sizes(a.magnitude, b.magnitude, *more)
         bound = sides[0] + sides[1] + step.unit * both - relative * sizes(size_of(a.value), size_of(b.value), *more)
-    return freed(step.summed(value, bound, terms), _unsure_terms(step, a, b, more))
+    unsure = _unsure_terms(step, a, b, more) | _beyond(step, a, b, more)
+    return freed(step.summed(value, bound, terms), unsure)
+
+
+def _beyond(step: Step, x: Bounded, w: Bounded, more: list[Array]) -> Array | bool:
+    """Where weights that are not finite lie beyond the data of a convolution: zeros stand there, but a kernel may pass
+    over them, and then no product makes a NaN."""
+    if not step.node.op.startswith("core.conv") or not np.any(more[0]) or np.isfinite(w.value).all():
+        return False
+    wild = (~np.isfinite(w.value)).astype(np.float64)
+    met = step(np.ones_like(x.value, np.float64), wild, *more)
+    if step.node.op == "core.conv":
+        return np.asarray(met < wild.sum(tuple(range(1, wild.ndim))).reshape(-1, *(1,) * (met.ndim - 2)))
+    return np.asarray(met < wild.sum(0))
 
 
 def scaled_product(step: Step, a: Bounded, w: Bounded, scales: Bounded) -> Bounded:

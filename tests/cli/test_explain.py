@@ -110,7 +110,7 @@ def test_regions_are_listed_in_running_order(perceptron: Path) -> None:
 
 def test_what_runs_alone_and_what_was_not_fused_have_reasons(perceptron: Path) -> None:
     text = shown(perceptron)
-    assert "how many are left is known only when the data is" in row(text, "onnx.Unique", "1")
+    assert "no kernel sorts in less than a comparison of each with each" in row(text, "onnx.Unique", "1")
     assert "two products are one region only in attention" in row(text, "1", "0→1")
     assert "a reduction follows the product" in row(text, "1", "1→2")
     assert "alive together at the busiest step" in text

@@ -57,7 +57,7 @@ class Care:
         self.evidence: deque[tuple[Sample, str]] = deque(maxlen=_KEPT_EVIDENCE)
         self.checked = 0  # calls that were answered again
         self.every_calls = 0  # after which the next sample is taken; 0: none was asked for yet
-        self._sampled = 0  # since the last swap
+        self._sampled = len(FIRST_CALLS)  # since the last swap; a plan from the cache had its first calls elsewhere
         self._suspect: Sample | None = None
         self._last_good = 0  # the number of the last call that was found right
         self._last_sample = perf_counter(), 0

@@ -15,6 +15,7 @@
 #include "python_program.hpp"
 #include "python_runner.hpp"
 #include "python_values.hpp"
+#include "tensor.hpp"
 
 namespace nb = nanobind;
 
@@ -22,6 +23,7 @@ namespace {
 
 // Gives the system back what was freed; elsewhere the C library does so by itself, or not at all.
 void trim_heap() {
+  tierup::free_kept();
 #ifdef __GLIBC__
   malloc_trim(0);
 #endif

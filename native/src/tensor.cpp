@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <new>
@@ -22,12 +23,68 @@ static_assert(sizeof(Origin) <= alignof(std::max_align_t), "there is room for it
 
 Origin* origin_of(std::byte* memory) { return reinterpret_cast<Origin*>(memory - sizeof(Origin)); }
 
+// Blocks that were freed wait for the next call, which mostly asks for the same ones. glibc gives the top of its heap
+// back to the system, and then a call whose sizes data decide touched a thousand new pages: half of its time. Small
+// blocks stay in the heap by themselves; large ones are worth more to others.
+class Freed {
+ public:
+  // A block of exactly so many bytes; null if there is none, or another thread is just here.
+  std::byte* take(int64_t bytes) noexcept {
+    if (!fits(bytes) || taken_.test_and_set(std::memory_order_acquire)) return nullptr;
+    std::byte* found = nullptr;
+    for (size_t i = count_; i-- > 0 && found == nullptr;) {
+      if (origin_of(blocks_[i])->bytes == bytes) found = remove(i);
+    }
+    taken_.clear(std::memory_order_release);
+    return found;
+  }
+
+  // Whether it is kept. The oldest go for it.
+  bool keep(std::byte* memory) noexcept {
+    const int64_t bytes = origin_of(memory)->bytes;
+    if (!fits(bytes) || taken_.test_and_set(std::memory_order_acquire)) return false;
+    while (count_ == blocks_.size() || bytes_ + bytes > kMostBytes) std::free(origin_of(remove(0))->memory);
+    blocks_[count_++] = memory;
+    bytes_ += bytes;
+    taken_.clear(std::memory_order_release);
+    return true;
+  }
+
+  void clear() noexcept {
+    if (taken_.test_and_set(std::memory_order_acquire)) return;
+    while (count_ > 0) std::free(origin_of(remove(count_ - 1))->memory);
+    taken_.clear(std::memory_order_release);
+  }
+
+ private:
+  static constexpr int64_t kLeast = 32 << 10, kMost = 4 << 20, kMostBytes = 16 << 20;
+
+  static bool fits(int64_t bytes) { return bytes >= kLeast && bytes <= kMost; }
+
+  std::byte* remove(size_t index) noexcept {
+    std::byte* const memory = blocks_[index];
+    std::move(blocks_.begin() + static_cast<std::ptrdiff_t>(index) + 1,
+              blocks_.begin() + static_cast<std::ptrdiff_t>(count_), blocks_.begin() + static_cast<std::ptrdiff_t>(index));
+    --count_;
+    bytes_ -= origin_of(memory)->bytes;
+    return memory;
+  }
+
+  std::atomic_flag taken_ = ATOMIC_FLAG_INIT;  // held by a thread that a fork left behind: then nothing is kept
+  std::array<std::byte*, 64> blocks_{};        // the oldest first
+  size_t count_ = 0;
+  int64_t bytes_ = 0;
+};
+
+constinit Freed freed;
+
 }  // namespace
 
 // Not aligned_alloc(): glibc then asks for more than a block of that size had when it was freed, and cuts the rest off.
 // So freed blocks do not fit the next call's, and a process that answers with 16 MiB grew by as much at every call.
 std::byte* allocate(int64_t bytes) {
   if (bytes < 0 || bytes > INT64_MAX - kAlignment) throw std::bad_alloc();
+  if (std::byte* const kept = freed.take(bytes)) return kept;
   void* memory = std::malloc(static_cast<size_t>(bytes + kAlignment));
   if (memory == nullptr) throw std::bad_alloc();
   const auto address = reinterpret_cast<uintptr_t>(memory);
@@ -37,8 +94,10 @@ std::byte* allocate(int64_t bytes) {
 }
 
 void deallocate(std::byte* memory) noexcept {
-  if (memory != nullptr) std::free(origin_of(memory)->memory);
+  if (memory != nullptr && !freed.keep(memory)) std::free(origin_of(memory)->memory);
 }
+
+void free_kept() noexcept { freed.clear(); }
 
 int64_t allocated_bytes(const std::byte* memory) noexcept { return origin_of(const_cast<std::byte*>(memory))->bytes; }
 

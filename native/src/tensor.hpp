@@ -17,6 +17,9 @@ constexpr int32_t kMaxRank = 64;    // NumPy's limit
 std::byte* allocate(int64_t bytes);
 void deallocate(std::byte* memory) noexcept;
 
+// Gives up what deallocate() keeps for the next allocate(): some blocks, 16 MiB at the most.
+void free_kept() noexcept;
+
 // How many bytes allocate() was asked for.
 int64_t allocated_bytes(const std::byte* memory) noexcept;
 

@@ -28,7 +28,7 @@ _MOST_WAITING = 8
 # wrong is in a sample so many calls later, whatever a check costs.
 FIRST_CALLS = (1, 7)
 LEAST_CALLS, MOST_CALLS = 128, 1 << 18
-SHARE = 0.01  # of one core's time that answering again may take, in a worker
+SHARE = 0.01  # of the time in which a worker may be at it, waiting for a core included
 OWN_SHARE = 0.002  # and in this process: copies, messages
 
 

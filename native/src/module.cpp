@@ -15,6 +15,7 @@
 #include "python_program.hpp"
 #include "python_runner.hpp"
 #include "python_values.hpp"
+#include "rests.hpp"
 #include "tensor.hpp"
 
 namespace nb = nanobind;
@@ -42,6 +43,8 @@ NB_MODULE(_native, module) {
   module.def("hold_pool", [] { tierup::pool().hold(); }, nb::call_guard<tierup::WithoutGil>());
   module.def("let_pool_go", [] { tierup::pool().let_go(); });
   module.def("trim_heap", &trim_heap, nb::call_guard<tierup::WithoutGil>());
+  module.def("begin_rests", &tierup::begin_rests, nb::arg("least_share"));
+  module.def("end_rests", &tierup::end_rests);
   tierup::bind_code(module);
   tierup::bind_program(module);
   tierup::bind_runner(module);

@@ -194,6 +194,14 @@ def hold_pool() -> None:
 def let_pool_go() -> None:
     """The end of `hold_pool`."""
 
+def begin_rests(least_share: float) -> None:
+    """From now on this thread rests for 0.1 ms after every 2 ms of a core, unless it got less than this share of one.
+
+    So that a process at idle priority gets no more than idle time."""
+
+def end_rests() -> None:
+    """It rests no more."""
+
 def trim_heap() -> None:
     """Give the system back what was freed. Others wait for that if they allocate: half a millisecond for some MiB."""
 

@@ -12,7 +12,8 @@ import resource
 import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
@@ -49,6 +50,9 @@ from tierup.store.versions import emitter_version
 if TYPE_CHECKING:
     from tierup.store.learned import Store
 
+# Of a core, of which a worker that has stepped back does not rest: checks of live calls that took much longer would be
+# too rare to find a wrong kernel soon.
+_LEAST_SHARE = 0.1
 _MEMORY_BYTES = 4 << 30  # at least: LLVM needs some hundred MiB for the largest kernels, a plan what its weights take
 
 
@@ -65,9 +69,25 @@ def main() -> None:
     for request in receive(channel):
         signal.setitimer(signal.ITIMER_PROF, request.limit_s)
         meter = Meter()
-        reply = _answer(request.job)
+        with _rests(request.job):
+            reply = _answer(request.job)
         signal.setitimer(signal.ITIMER_PROF, 0)
         channel.sendall(pack(meter.spent()) + reply)
+
+
+@contextmanager
+def _rests(job: Job) -> Iterator[None]:
+    """If this worker has stepped back, it rests now and then, but not in what is timed: see native/src/rests.hpp."""
+    if os.getpriority(os.PRIO_PROCESS, 0) <= 0 or isinstance(job, TryPlan):
+        yield
+        return
+    from tierup import _native  # with NumPy: one that presses begins without them
+
+    _native.begin_rests(_LEAST_SHARE)
+    try:
+        yield
+    finally:
+        _native.end_rests()
 
 
 def _answer(job: Job) -> bytearray:

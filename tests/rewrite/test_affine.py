@@ -30,7 +30,8 @@ def floats(*shape: int) -> Any:
 def joined(build: Build) -> Graph:
     """The graph behind the rule; it gives what it gave, in float64 and in f32."""
     graph, weights = made(build)
-    after = prune(walk(graph, weights, (joined_constants(graph),)).graph, weights)
+    rule = joined_constants(graph)
+    after = prune(walk(graph, weights, () if rule is None else (rule,)).graph, weights)
     verify(after, weights)
     inputs = [floats(*(3 if not isinstance(d, int) else d for d in graph.type(v).shape)) for v in graph.inputs]  # type: ignore[union-attr]  # they are tensors
     for wide in (False, True):
@@ -133,5 +134,5 @@ def test_integers_stay() -> None:
         total = b.op("core.matmul", b.open_input(DType.I32, (4, 3)), const(b, np.ones((3, 2)), np.int32))
         return b.op("core.mul", total, const(b, 3, np.int32))
 
-    graph, weights = made(build)
-    assert ops(walk(graph, weights, (joined_constants(graph),)).graph) == ops(graph)
+    graph, _ = made(build)
+    assert joined_constants(graph) is None

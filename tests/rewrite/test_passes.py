@@ -11,10 +11,10 @@ from tests.rewrite.graphs import assert_same, const, f32, ints, made, node, ops
 from tierup.ir.build import GraphBuilder
 from tierup.ir.graph import Attrs, Graph, Weights
 from tierup.ir.types import DType, Sym, TensorType
+from tierup.rewrite.decompose import decompose
 from tierup.rewrite.fold import BOUND_BYTES
 from tierup.rewrite.rewrite import (
     apply_rules,
-    decompose,
     fold_constants,
     lower_to_core,
     merge_equal,

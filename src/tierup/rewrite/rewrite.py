@@ -11,15 +11,15 @@ from collections.abc import Sequence
 from tierup.ir.graph import Graph, Weights
 from tierup.ir.types import Shape
 from tierup.rewrite.assume import Assumptions
-from tierup.rewrite.decompose import decompose
+from tierup.rewrite.decompose import decompose_all
 from tierup.rewrite.fold import fold, known_integers
 from tierup.rewrite.merge import merge
 from tierup.rewrite.narrow import narrow
 from tierup.rewrite.rules import simpler
 from tierup.rewrite.rules.affine import joined_constants
 from tierup.rewrite.rules.layout import CHANNELED, channels_last
-from tierup.rewrite.rules.quantised import byte_products, byte_tensors
-from tierup.rewrite.rules.reforms import padded_pool, reformed
+from tierup.rewrite.rules.quantised import QUANTISING, byte_products, byte_tensors
+from tierup.rewrite.rules.reforms import POOLED, padded_pool, reformed
 from tierup.rewrite.rules.regrouped import regrouped
 from tierup.rewrite.rules.scales import clipped_once, joined_scales
 from tierup.rewrite.rules.sequences import SEQUENCE_OPS
@@ -104,10 +104,33 @@ def close_sizes(graph: Graph, weights: Weights, signature: Sequence[Shape]) -> G
 
 def shorten_scales(graph: Graph, weights: Weights, assume: Assumptions | None = None) -> Graph:
     """Afterwards: sums of bytes are scaled once, and clipped once, on their way to bytes."""
-    for rule in (joined_scales, clipped_once):
-        walked = walk(graph, weights, (rule(graph, weights),), assume)
-        graph = walk(walked.graph, weights, (), assume).graph if walked.changes else graph
+    for find in (joined_scales, clipped_once):
+        rule = find(graph, weights)
+        if rule is not None:
+            walked = walk(graph, weights, (rule,), assume)
+            graph = walk(walked.graph, weights, (), assume).graph if walked.changes else walked.graph
     return graph
+
+
+def reshape_work(graph: Graph, weights: Weights, assume: Assumptions | None = None, *, on_words: bool = False) -> Graph:
+    """Afterwards: what has no kernel is written as what has one, in the layout and grouping that kernels like. Of a
+    simplified graph; simplified."""
+    found = {node.op for _, node in graph.walk()}
+    walked = walk(graph, weights, (reformed,), assume)
+    changes, after = walked.changes, walked.graph
+    made = {node.op for _, node in after.walk()} if changes else found
+    for rule, ops in ((channels_last, CHANNELED), (padded_pool, POOLED)):
+        if not made.isdisjoint(ops):
+            walked = walk(after, weights, (rule,), assume)
+            changes, after = changes + walked.changes, walked.graph
+    for find in (whole_words, regrouped) if on_words else (regrouped,):
+        found_rule = find(after)
+        if found_rule is not None:
+            walked = walk(after, weights, (found_rule,), assume)
+            changes, after = changes + walked.changes, walked.graph
+    if changes or len(after.nodes) != len(graph.nodes):  # what a rule wrote before it declined is dead
+        return simplify(after, weights, assume)  # what the decompositions wrote too carefully is gone
+    return after
 
 
 def narrow_products(graph: Graph, weights: Weights, assume: Assumptions | None = None) -> Graph:
@@ -131,18 +154,14 @@ def lower_to_core(
     if hidden is not graph:
         graph = tighten(hidden, weights, assume)
     graph = settle_ranks(graph, weights, assume)
-    for rule in (byte_tensors, byte_products) if on_words else ():
-        graph = walk(graph, weights, (rule,), assume).graph
-    graph = decompose(graph, weights, assume)  # core ops, and those that stay whole with a reason
+    if on_words and any(node.op in QUANTISING for _, node in graph.walk()):
+        for rule in (byte_tensors, byte_products):
+            graph = walk(graph, weights, (rule,), assume).graph
+    graph = decompose_all(graph, weights, assume)  # core ops, and those that stay whole with a reason
     graph = simplify(graph, weights, assume)  # sizes are numbers where they can be
-    graph = walk(graph, weights, (reformed,), assume).graph  # what has no kernel, as what has one
-    if any(node.op in CHANNELED for _, node in graph.walk()):
-        graph = walk(graph, weights, (channels_last,), assume).graph
-    graph = walk(graph, weights, (padded_pool,), assume).graph
-    if on_words:
-        graph = walk(graph, weights, (whole_words(graph),), assume).graph
-    graph = walk(graph, weights, (regrouped(graph),), assume).graph
-    graph = simplify(graph, weights, assume)  # what the decompositions wrote too carefully is gone
-    joined = walk(graph, weights, (joined_constants(graph),), assume)  # which needs the constants that were folded
-    graph = walk(joined.graph, weights, (), assume).graph if joined.changes else graph
+    graph = reshape_work(graph, weights, assume, on_words=on_words)
+    joining = joined_constants(graph)  # which needs the constants that were folded
+    if joining is not None:
+        joined = walk(graph, weights, (joining,), assume)
+        graph = walk(joined.graph, weights, (), assume).graph if joined.changes else joined.graph
     return shorten_scales(graph, weights, assume) if on_words else graph

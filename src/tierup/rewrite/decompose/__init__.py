@@ -21,15 +21,20 @@ from tierup.rewrite.walk import Rewriter, Rule, Values, walk
 
 _SPLICED = frozenset({"preview.FlexAttention"})  # whose decompositions hold the nodes of their bodies
 
-__all__ = ["DECOMPOSITIONS", "KEPT", "decompose", "reasons"]
+__all__ = ["DECOMPOSITIONS", "KEPT", "decompose", "decompose_all", "reasons"]
 
 
 def decompose(graph: Graph, weights: Weights, assume: Assumptions | None = None) -> Graph:
     """Afterwards: every node is a core op, or stays whole for a reason that `reasons` gives."""
+    return walk(decompose_all(graph, weights, assume), weights, (), assume).graph
+
+
+def decompose_all(graph: Graph, weights: Weights, assume: Assumptions | None = None) -> Graph:
+    """The same, with what a decomposition wrote before it declined, which nothing uses."""
     lowered = walk(graph, weights, (lower,), assume).graph
     if any(node.op in _SPLICED for _, node in graph.walk()):  # what was in their bodies stands among known ranks now
         lowered = walk(lowered, weights, (lower,), assume).graph
-    return walk(lowered, weights, (), assume).graph  # what a decomposition wrote before it declined is dead
+    return lowered
 
 
 def lower(out: Rewriter, node: Node) -> Values | None:

@@ -29,9 +29,11 @@ class _Chain:
     steps: tuple[Node, ...]
 
 
-def joined_constants(graph: Graph) -> Rule:
-    """The rule for one graph; bodies of control nodes stay as they are."""
+def joined_constants(graph: Graph) -> Rule | None:
+    """The rule for one graph; bodies of control nodes stay as they are. None where it would find nothing."""
     chains = _chains(graph)
+    if not chains:
+        return None
 
     def rule(out: Rewriter, node: Node) -> Values | None:
         chain = chains.get(node.outputs[0]) if out.source is graph else None

@@ -25,6 +25,7 @@ from tierup.rewrite.decompose.quant import flat, quantised
 from tierup.rewrite.walk import Rewriter, Values
 
 _DEQUANTISE, _QUANTISE = "onnx.DequantizeLinear", "onnx.QuantizeLinear"
+QUANTISING = frozenset((_DEQUANTISE, _QUANTISE))  # where a graph has neither, there is nothing to do
 _BYTES = (DType.I8, DType.U8)
 _LEAST_CHANNELS = 3  # a word has four: of fewer, sums in f32 take no longer
 _LEAST_RESULTS = 8  # fewer have kernels for floats that do not waste most of a vector on them

@@ -33,9 +33,12 @@ class Reform:
     rule: Rule
 
 
+POOLED = frozenset(("core.pool_sum", "core.pool_max"))
+
+
 def padded_pool(out: Rewriter, node: Node) -> Values | None:
     """pool(x, pads) = pool(pad(x, pads), 0): what is padded is never the largest, and adds nothing."""
-    if node.op not in ("core.pool_sum", "core.pool_max"):
+    if node.op not in POOLED:
         return None
     x, pads = node.inputs
     widths, shape, dtype = numbers(out, pads), out.shape(x), out.dtype(x)

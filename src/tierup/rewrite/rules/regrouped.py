@@ -20,9 +20,11 @@ _REDUCTIONS = ("core.reduce_max", "core.reduce_sum")
 _MOST_NODES = 64  # between two products; attention has some twenty
 
 
-def regrouped(graph: Graph) -> Rule:
-    """The rule for one graph; bodies of control nodes stay as they are."""
+def regrouped(graph: Graph) -> Rule | None:
+    """The rule for one graph; bodies of control nodes stay as they are. None where it would find nothing."""
     finest = _finest(graph)
+    if not finest:
+        return None
 
     def rule(out: Rewriter, node: Node) -> Values | None:
         lead = finest.get(node.outputs[0]) if out.source is graph else None

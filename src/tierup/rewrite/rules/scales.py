@@ -63,10 +63,13 @@ def _read(graph: Graph, weights: Weights) -> _Readers:
     return _Readers(graph, weights, producers, readers)
 
 
-def joined_scales(graph: Graph, weights: Weights) -> Rule:
-    """The rule for one graph that multiplies once; bodies of control nodes stay as they are."""
+def joined_scales(graph: Graph, weights: Weights) -> Rule | None:
+    """The rule for one graph that multiplies once; bodies of control nodes stay as they are. None where it would find
+    nothing."""
     read = _read(graph, weights)
     lengths = {node.outputs[0]: _scaled_steps(read, node) for node in graph.nodes if node.op == "core.mul"}
+    if all(steps is None for steps in lengths.values()):
+        return None
 
     def rule(out: Rewriter, node: Node) -> Values | None:
         steps = lengths.get(node.outputs[0]) if out.source is graph else None
@@ -132,8 +135,8 @@ def _beside(out: Rewriter, node: Node) -> tuple[ValueId | None, Array | None]:
     return (second, constants[0]) if constants[0] is not None else (first, constants[1])
 
 
-def clipped_once(graph: Graph, weights: Weights) -> Rule:
-    """The rule for one graph that leaves out limits in front of tighter ones."""
+def clipped_once(graph: Graph, weights: Weights) -> Rule | None:
+    """The rule for one graph that leaves out limits in front of tighter ones. None where it would find nothing."""
     read = _read(graph, weights)
     found: dict[ValueId | None, int] = {}
     for node in graph.nodes:
@@ -141,6 +144,8 @@ def clipped_once(graph: Graph, weights: Weights) -> Rule:
         if limits is not None:
             rounded, low, high = limits
             found[rounded.outputs[0]] = _looser(read, rounded.inputs[0], low, high)
+    if not any(found.values()):
+        return None
 
     def rule(out: Rewriter, node: Node) -> Values | None:
         steps = found.get(node.outputs[0], 0) if out.source is graph else 0

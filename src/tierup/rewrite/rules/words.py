@@ -28,8 +28,10 @@ _PRODUCTS = ("core.matmul", "core.conv_last")
 _MAPS = frozenset(f"core.{name}" for name in (*ELEMENTWISE, "cast"))
 
 
-def whole_words(graph: Graph) -> Rule:
-    """The rule for one graph; bodies of control nodes stay as they are."""
+def whole_words(graph: Graph) -> Rule | None:
+    """The rule for one graph; bodies of control nodes stay as they are. None where there are no products of bytes."""
+    if not any(node.op in _PRODUCTS and _multiplies_bytes(graph, node) for node in graph.nodes):
+        return None
     wanted = _read_as_words(graph)
 
     def rule(out: Rewriter, node: Node) -> Values | None:
@@ -74,10 +76,12 @@ def _read_as_words(graph: Graph) -> set[ValueId | None]:
 
 
 def _is_of_bytes(graph: Graph, node: Node) -> bool:
+    return node.attrs.get("group", 1) == 1 and _multiplies_bytes(graph, node)
+
+
+def _multiplies_bytes(graph: Graph, node: Node) -> bool:
     types = [graph.type(value) for value in node.inputs[:2] if value is not None]
-    return node.attrs.get("group", 1) == 1 and all(
-        isinstance(type, TensorType) and type.shape is not None and type.dtype in _BYTES for type in types
-    )
+    return all(isinstance(type, TensorType) and type.shape is not None and type.dtype in _BYTES for type in types)
 
 
 def _product(out: Rewriter, node: Node, widen: bool) -> Values | None:

@@ -252,6 +252,10 @@ def test_a_guard_that_fails_is_said(tmp_path: Path) -> None:
     assert found["broken"] == ["min(length, 30000), which is 30000, and length, which is 40000"]
     assert all(region["work"] is None is region["measured_us"] for region in found["regions"])
     assert found["memory"]["arena_bytes"] is None
+    first, stray, closed = found["functions"]
+    assert (first["stray"], stray["stray"], closed["tier"]) == (False, True, 2)
+    assert stray["kernels_us"] > 0
+    assert "like these" in text
 
 
 def test_help_shows_an_example() -> None:

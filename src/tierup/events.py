@@ -38,11 +38,26 @@ class Queued(msgspec.Struct, frozen=True, tag="queued"):
     waiting: int
     signatures: tuple[Shapes, ...] = ()
     facts: tuple[str, ...] = ()
+    strays: tuple[Shapes, ...] = ()
 
     def __str__(self) -> str:
         closed = f" for {shapes_text(self.signatures)}" if self.signatures else ""
         closed += f" where {' and '.join(self.facts)}" if self.facts else ""
+        closed += f", with functions for calls like {shapes_text(self.strays)}" if self.strays else ""
         return f"tier {self.tier} queued{closed}, {self.waiting} before it"
+
+
+class Strayed(msgspec.Struct, frozen=True, tag="strayed"):
+    """Sizes that the plan takes to be equal were not in so many of so many calls. Those like these signatures are to
+    get functions of their own."""
+
+    turned_away: int
+    calls: int
+    strays: tuple[Shapes, ...]
+
+    def __str__(self) -> str:
+        said = f"sizes that are taken to be equal were not in {self.turned_away} of {self.calls} calls"
+        return f"{said}: calls like {shapes_text(self.strays)} are to get functions of their own"
 
 
 class Planned(msgspec.Struct, frozen=True, tag="planned"):
@@ -143,9 +158,11 @@ class Swapped(msgspec.Struct, frozen=True, tag="swapped"):
     tier: int
     kernels: int
     facts: tuple[str, ...] = ()
+    strays: tuple[Shapes, ...] = ()
 
     def __str__(self) -> str:
         relying = f", some where {' and '.join(self.facts)}" if self.facts else ""
+        relying += f", some for calls like {shapes_text(self.strays)}" if self.strays else ""
         return f"swapped from tier {self.before} to tier {self.tier}, {self.kernels} kernels{relying}"
 
 
@@ -243,8 +260,8 @@ class Evicted(msgspec.Struct, frozen=True, tag="evicted"):
 
 
 Event = (
-    Loaded | Queued | Dropped | Planned | Built | Proved | Tried | Spent | Swapped | Displaced | Confirmed | Suspected
-    | RolledBack | Thinned | Refused | Quarantined | StoreIgnored | Evicted
+    Loaded | Queued | Strayed | Dropped | Planned | Built | Proved | Tried | Spent | Swapped | Displaced | Confirmed
+    | Suspected | RolledBack | Thinned | Refused | Quarantined | StoreIgnored | Evicted
 )  # fmt: skip
 
 

@@ -6,14 +6,27 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tierup.config import BF16_ERROR_BOUND
-from tierup.events import Confirmed, Entry, Quarantined, Refused, RolledBack, Suspected, Swapped, Thinned, Tried, micros
+from tierup.events import (
+    Confirmed,
+    Entry,
+    Quarantined,
+    Refused,
+    RolledBack,
+    Strayed,
+    Suspected,
+    Swapped,
+    Thinned,
+    Tried,
+    micros,
+    shapes_text,
+)  # fmt: skip
 from tierup.runtime.progress import Counts, Signature
 from tierup.store.records import KernelError
 
 if TYPE_CHECKING:
     from tierup.adapt.sampling import Sample
 
-_DECISIONS = (Tried, Swapped, Confirmed, Suspected, Thinned, RolledBack, Refused, Quarantined)
+_DECISIONS = (Strayed, Tried, Swapped, Confirmed, Suspected, Thinned, RolledBack, Refused, Quarantined)
 _SHOWN = 12  # decisions in a printed report; `to_dict` has all that are kept
 _SHOWN_REGIONS, _SHOWN_INPUTS = 8, 16
 
@@ -34,6 +47,8 @@ class Report:
     signatures: tuple[Signature, ...] = ()
     facts: tuple[str, ...] = ()
     """What some of the kernels for these rely on, in words."""
+    strays: tuple[Signature, ...] = ()
+    """Calls like these have functions of their own, since sizes differ in them that are taken to be equal."""
     kernels: int = 0
     kernel_steps: int = 0
     fallback_nodes: int = 0
@@ -68,6 +83,7 @@ class Report:
             "reason": self.reason,
             "signatures": [list(map(list, signature)) for signature in self.signatures],
             "facts": list(self.facts),
+            "strays": [list(map(list, signature)) for signature in self.strays],
             "kernels": self.kernels,
             "refused_regions": [{"region": region, "reason": reason} for region, reason in self.refused],
             "nodes": self.nodes,
@@ -130,6 +146,9 @@ class Report:
             closed = "; ".join(" ".join("×".join(map(str, shape)) for shape in s) for s in self.signatures)
             relying = f"; some kernels for these rely on it that {' and '.join(self.facts)}" if self.facts else ""
             lines.insert(1, f"  sizes closed for {closed}{relying}")
+        if self.strays:
+            like = shapes_text(self.strays)
+            lines.insert(1, f"  calls like {like} have functions of their own, in which less is assumed of sizes")
         if self.reason:
             lines.insert(1, f"  {self.reason}")
         return "\n".join(lines)

@@ -185,7 +185,7 @@ def test_a_machine_without_a_target_says_so(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_a_model_without_kernels_stays_where_it_is(tmp_path: Path) -> None:
-    proto = model([node("Unique", ["x"], ["y"])], [value("x", ["n"])], [value("y", [None])])
+    proto = model([node("Bernoulli", ["x"], ["y"])], [value("x", ["n"])], [value("y", ["n"])])
     for source in (proto, saved(tmp_path, proto)):
         report = tierup.load(source, config=settings(tmp_path)).settle(timeout_s=120).to_dict()
         assert (report["tier"], report["reason"]) == (0, "no part of the model compiles to kernels")

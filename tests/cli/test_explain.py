@@ -71,14 +71,14 @@ def saved(proto: onnx.ModelProto, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def perceptron(tmp_path: Path) -> Path:
-    """softmax(relu(x w0 + b) w1), batch open, and where that is not zero."""
+    """softmax(relu(x w0 + b) w1), batch open, and a draw of that."""
     nodes = [
         node("MatMul", ["x", "w0"], ["h"]),
         node("Add", ["h", "b"], ["a"]),
         node("Relu", ["a"], ["r"]),
         node("MatMul", ["r", "w1"], ["m"]),
         node("Softmax", ["m"], ["y"]),
-        node("Unique", ["y"], ["z"]),
+        node("Bernoulli", ["y"], ["z"]),
     ]
     weights = [
         weight("w0", 20, 64),
@@ -86,7 +86,7 @@ def perceptron(tmp_path: Path) -> Path:
         weight("w1", 64, 10),
         numpy_helper.from_array(np.array(1), "axis"),
     ]
-    outputs = [value("y", ["batch", 10]), value("z", [None])]
+    outputs = [value("y", ["batch", 10]), value("z", ["batch", 10])]
     return saved(model(nodes, [value("x", ["batch", 20])], outputs, weights), tmp_path)
 
 
@@ -110,7 +110,7 @@ def test_regions_are_listed_in_running_order(perceptron: Path) -> None:
 
 def test_what_runs_alone_and_what_was_not_fused_have_reasons(perceptron: Path) -> None:
     text = shown(perceptron)
-    assert "no kernel sorts in less than a comparison of each with each" in row(text, "onnx.Unique", "1")
+    assert "draws random numbers" in row(text, "onnx.Bernoulli", "1")
     assert "two products are one region only in attention" in row(text, "1", "0→1")
     assert "a reduction follows the product" in row(text, "1", "1→2")
     assert "alive together at the busiest step" in text
@@ -151,7 +151,7 @@ def test_the_figures_as_json(perceptron: Path, tmp_path: Path) -> None:
         (1, 2, ["m"]),
     ]
     (alone,) = found["alone"]
-    assert (alone["op"], alone["node"]) == ("onnx.Unique", "node_z")
+    assert (alone["op"], alone["node"]) == ("onnx.Bernoulli", "node_z")
     assert found["memory"] == {"arena_bytes": 7 * 64 * 4 + 320, "lower_bound_bytes": 7 * 64 * 4 + 320, "values": 2}
     assert found["threads"] == _native.threads() == 2
 
@@ -213,11 +213,11 @@ def test_inputs_that_do_not_fit_are_the_callers_error(perceptron: Path) -> None:
 
 
 def test_a_model_that_compiles_nothing(tmp_path: Path) -> None:
-    proto = model([node("Unique", ["x"], ["y"])], [value("x", ["n"])], [value("y", [None])])
+    proto = model([node("Bernoulli", ["x"], ["y"])], [value("x", ["n"])], [value("y", ["n"])])
     path = saved(proto, tmp_path)
     text = shown(path)
     assert "No part of the model compiles to kernels." in text
-    assert row(text, "onnx.Unique", "1")
+    assert row(text, "onnx.Bernoulli", "1")
     assert "region 0: no part of it compiles to kernels" in refusal(path, "--region", "0")
     found = record(path, tmp_path)
     assert (found["regions"], found["refused"], found["kernels"]) == ([], [], 0)
@@ -252,6 +252,10 @@ def test_a_guard_that_fails_is_said(tmp_path: Path) -> None:
     assert found["broken"] == ["min(length, 30000), which is 30000, and length, which is 40000"]
     assert all(region["work"] is None is region["measured_us"] for region in found["regions"])
     assert found["memory"]["arena_bytes"] is None
+    first, stray, closed = found["functions"]
+    assert (first["stray"], stray["stray"], closed["tier"]) == (False, True, 2)
+    assert stray["kernels_us"] > 0
+    assert "like these" in text
 
 
 def test_help_shows_an_example() -> None:

@@ -93,12 +93,13 @@ def test_sizes_come_from_inputs() -> None:
 def test_sizes_come_from_what_the_model_computes() -> None:
     """How many elements differ is known only after a call-out; the kernel behind it runs over as many."""
     nodes = [
-        node("Unique", ["x"], ["f"]),
+        node("Unique", ["x"], ["", "i"]),  # of strings, which kernels do not sort
+        node("Cast", ["i"], ["f"], to=TensorProto.FLOAT),
         node("Exp", ["f"], ["e"]),
         node("Add", ["e", "e"], ["y"]),
     ]
-    proto = model(nodes, [value("x", ["n"])], [value("y", [None])])
-    probed = Probed(proto, x=np.array([0, 1, 0, 2, 1], np.float32))
+    proto = model(nodes, [value("x", ["n"], TensorProto.STRING)], [value("y", [None])])
+    probed = Probed(proto, x=np.array(["a", "b", "a", "c", "b"], object))
     probed.check()
     function = probed.planned.compiled.functions[0]
     sizes = Sizes(function.dims, probed.sounding)
@@ -143,7 +144,7 @@ def test_kernels_in_bodies_are_seen_and_timed_as_often_as_they_run() -> None:
 
 def test_nodes_that_call_out_in_bodies_are_timed() -> None:
     body = helper.make_graph(
-        [node("Identity", ["going"], ["on"]), node("Unique", ["state"], ["next"])],
+        [node("Identity", ["going"], ["on"]), node("Bernoulli", ["state"], ["next"])],
         "body",
         [value("i", [], TensorProto.INT64), value("going", [], TensorProto.BOOL), value("state", [None])],
         [value("on", [], TensorProto.BOOL), value("next", [None])],

@@ -298,11 +298,11 @@ def test_values_share_the_arena() -> None:
 
 
 def test_what_has_no_kernel_falls_back_and_is_counted() -> None:
-    nodes = [node("Relu", ["x"], ["r"]), node("Unique", ["r"], ["c"]), node("Neg", ["c"], ["y"])]
+    nodes = [node("Relu", ["x"], ["r"]), node("Bernoulli", ["r"], ["c"]), node("Neg", ["c"], ["y"])]
     proto = model(nodes, [value("x", ["n"])], [value("y", [None])])
     compiled = tierup.load(proto, config=tierup.Config(force_tier=2))
     assert compiled.report().to_dict()["counters"]["fallback_nodes"] == 1
-    assert compiled(x=np.array([1, -2, 3], np.float32))["y"].tolist() == [0, -1, -3]
+    assert compiled(x=np.array([1, -2, 1], np.float32))["y"].tolist() == [-1, 0, -1]  # certain, or impossible
 
 
 def test_memory_that_is_read_under_two_names_is_not_written_over() -> None:

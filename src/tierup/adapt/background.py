@@ -14,13 +14,13 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING
 
 from tierup.adapt.behind import start_behind
-from tierup.events import Dropped
+from tierup.events import Dropped, Strayed
 
 if TYPE_CHECKING:
     from tierup import _native
@@ -46,7 +46,8 @@ class Climb:
 
     `go_live` is the model's method; it and the origin are held weakly, so that a model that is dropped is gone. So is
     `calls`, which gives calls to try plans on. `constants` are what the next program may share with the one that runs,
-    `incumbent` what that was made for, None if it is the baseline. `facts` may be relied on for these signatures.
+    `incumbent` what that was made for, None if it is the baseline. `facts` may be relied on for these signatures, and
+    `strays` get functions of their own.
     `again`: it is tried though it was turned away before. `nodes` is the model's size. `demand` says how the model is
     called, and how much of that has these signatures.
     """
@@ -64,12 +65,13 @@ class Climb:
         calls: Callable[[Aim], tuple[CallRecord, ...]] | None = None,
         again: bool = False,
         nodes: int = 1,
-        demand: Callable[[tuple[Signature, ...]], Demand] | None = None,
+        demand: Callable[[Aim], Demand] | None = None,
         facts: tuple[Fact, ...] = (),
+        strays: tuple[Signature, ...] = (),
     ) -> None:
         self.name, self.progress, self.config = name, progress, config
         self.signatures, self.constants, self.incumbent = signatures, constants or {}, incumbent
-        self.facts = facts
+        self.facts, self.strays = facts, strays
         self._go_live, self._origin = weakref.WeakMethod(go_live), weakref.ref(origin)
         self.again = again
         self._calls = None if calls is None else weakref.WeakMethod(calls)
@@ -85,7 +87,7 @@ class Climb:
         """What the plan is to be made for."""
         from tierup.ir.facts import Aim
 
-        return Aim(self.signatures, self.facts)
+        return Aim(self.signatures, self.facts, self.strays)
 
     @property
     def tier(self) -> int:
@@ -108,7 +110,23 @@ class Climb:
     def demand(self) -> Demand | None:
         """How the model is called; None if that is not known."""
         demand = self._demand() if self._demand is not None else None
-        return None if demand is None else demand(self.signatures)
+        return None if demand is None else demand(self.aim)
+
+    @property
+    def _saves(self) -> int:
+        """The tier that saves as much: strays get off the baseline."""
+        known = () if self.incumbent is None else self.incumbent.strays
+        return 1 if set(self.strays) - set(known) else self.tier
+
+    def take_in(self, strays: Sequence[Signature]) -> None:
+        """Aim at functions for calls like these, too: a plan without them would turn those away."""
+        from tierup.adapt.hot import hot_strays
+        from tierup.ir.facts import MOST_STRAYS
+
+        kinds = hot_strays(dict.fromkeys(strays, 1), 0, everything=True)
+        new = tuple(kinds[: MOST_STRAYS - len(self.strays)])
+        self.strays += new
+        self.progress.events.add(Strayed(len(strays), len(strays), new))
 
     def why_stale(self) -> str:
         """Why nobody needs it any more; empty if somebody may."""
@@ -130,7 +148,7 @@ class Climb:
         if self._queued is None or now is None:
             return self.progress.awaited > 0, 0.0
         waited_s = monotonic() - self._queued_s
-        return self.progress.awaited > 0, worth(self.tier, self._queued, now, waited_s, cost.core_s)
+        return self.progress.awaited > 0, worth(self._saves, self._queued, now, waited_s, cost.core_s)
 
     def pause(self) -> Origin:
         """Between two stages: let others go first, if they are worth more. Where the model comes from, or Stopped."""
@@ -146,7 +164,7 @@ class Climb:
         now = self.demand()
         if self.progress.awaited or self._queued is None or now is None:
             return self.progress.awaited > 0
-        return saved_cores(self.tier, self._queued, now, monotonic() - self._queued_s) >= _PRESSING_CORES
+        return saved_cores(self._saves, self._queued, now, monotonic() - self._queued_s) >= _PRESSING_CORES
 
     def origin(self) -> Origin:
         """Where the model comes from; Stopped if nobody needs to know any more."""

@@ -103,8 +103,7 @@ class Care:
                 self.watch = self.previous = self.regions = None
                 self._progress.counts.rollbacks += 1
                 events.add(RolledBack(serving.tier, previous.serving.tier, found.reason))
-                before = {*previous.serving.signatures, *previous.serving.facts}
-                for wanted in (*({*serving.signatures, *serving.facts} - before), serving.tier):
+                for wanted in (*(serving.aim.wants - previous.serving.aim.wants), serving.tier):
                     self.backoff.failed(wanted, runner.calls)
                 self._learn(runner, serving, "rolled back", found.reason)
                 from tierup.adapt.learn import left_alone_s

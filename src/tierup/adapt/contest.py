@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Any
 
@@ -26,12 +26,13 @@ from tierup.adapt.tensors import array_of
 from tierup.config import Config
 from tierup.errors import InputError, ModelError
 from tierup.events import Compared
+from tierup.ir.facts import MOST_STRAYS, Signature
 from tierup.ir.types import Array
 from tierup.runtime.executable import executable
 from tierup.runtime.feeds import Input, Output, native_inputs
 from tierup.runtime.origin import Origin
 from tierup.runtime.setup import configure
-from tierup.runtime.warm import restore
+from tierup.runtime.warm import Warm, restore
 from tierup.store.plans import Plans
 from tierup.store.records import AboutRecord, EntryRecord, type_of
 from tierup.store.source import FileSource
@@ -69,8 +70,24 @@ def try_plan(job: TryPlan) -> TriedPlan | Failure:
     runners = _runner(entry.about, incumbent), _runner(entry.about, warm.program)
     budget_s = job.budget_s / max(1, len(job.calls) * len(job.ways))
     calls = [call if call.signature is not None else _any_call(origin) for call in job.calls]
+    strays = _turned_away(entry, warm, runners[1], calls)
+    if strays and len(entry.plan.strays) < MOST_STRAYS:
+        return TriedPlan((), strays)
     compared = [_compare_on(alone, entry, call, *runners, budget_s) for call in calls for alone in job.ways]
     return TriedPlan(tuple(compared))
+
+
+def _turned_away(
+    entry: EntryRecord, warm: Warm, candidate: Callable[[Feeds], Any], calls: Sequence[CallRecord]
+) -> tuple[Signature, ...]:
+    """The signatures of calls that break what the candidate assumes of sizes, so that the baseline has to answer."""
+    found: list[Signature] = []
+    for call in calls:
+        before = warm.serving.deopts
+        candidate(_given(call) if call.inputs else _drawn(entry, call, 0))
+        if warm.serving.deopts > before and call.signature is not None:
+            found.append(call.signature)
+    return tuple(signature for signature in found if signature not in entry.plan.strays)
 
 
 def _runner(about: AboutRecord, program: _native.Program) -> Callable[[Feeds], Any]:

@@ -28,8 +28,8 @@ _UNCLEAR_S = 1800.0  # where noise hid what it would save: machines become quiet
 
 
 def decision_key(parts: Mapping[str, str], aim: Aim) -> str:
-    """Names a plan by what it is made of: the model's content, our own sources, the machine, the signatures, facts."""
-    named = (sorted(parts.items()), sorted(aim.signatures), *([sorted(aim.facts)] if aim.facts else ()))
+    """Names a plan by what it is made of: the model's content, our own sources, the machine, and what it aims at."""
+    named = (sorted(parts.items()), sorted(aim.signatures), sorted(aim.facts), sorted(aim.strays))
     return sha256(msgspec.json.encode(named)).hexdigest()
 
 

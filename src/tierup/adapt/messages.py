@@ -18,7 +18,7 @@ from tierup.adapt.proof import REASON_LIMIT_CHARS, Proof
 from tierup.adapt.tensors import TensorData
 from tierup.codegen.target import Target
 from tierup.events import Compared
-from tierup.ir.facts import Aim
+from tierup.ir.facts import Aim, Signature
 from tierup.store.build_cost import BuildCost
 from tierup.store.rows import Quarantine, Row
 
@@ -181,9 +181,10 @@ class PlannedModel(msgspec.Struct, frozen=True, tag="planned", forbid_unknown_fi
 
 
 class TriedPlan(msgspec.Struct, frozen=True, tag="tried plan", forbid_unknown_fields=True):
-    """What was measured for each call."""
+    """What was measured for each call; or that the plan turns some away, for which it has no function."""
 
     compared: Annotated[tuple[Compared, ...], Meta(max_length=16)]
+    turned_away: Annotated[tuple[Signature, ...], Meta(max_length=16)] = ()
 
 
 class Remembered(msgspec.Struct, frozen=True, tag="remembered", forbid_unknown_fields=True):
@@ -225,12 +226,18 @@ def fits(job: Job, reply: Reply) -> bool:
     if isinstance(job, Prove):
         return isinstance(reply, Proof)
     if isinstance(job, TryPlan):
-        return isinstance(reply, TriedPlan) and len(reply.compared) == len(job.calls) * len(job.ways)
+        return isinstance(reply, TriedPlan) and _answers_trial(job, reply)
     if isinstance(job, CheckCall):
         return isinstance(reply, CheckedCall)
     if isinstance(job, Remember | Recall):
         return isinstance(reply, Remembered if isinstance(job, Remember) else Recalled)
     return isinstance(reply, Compiled) and len(reply.codes) == len(job.programs)
+
+
+def _answers_trial(job: TryPlan, reply: TriedPlan) -> bool:
+    if reply.turned_away:
+        return not reply.compared and len(reply.turned_away) <= len(job.calls)
+    return len(reply.compared) == len(job.calls) * len(job.ways)
 
 
 def failure(error: BaseException) -> Failure:

@@ -87,7 +87,8 @@ def make_plan(
     for digest in imported.weights:
         weights.add(imported.weights[digest], digest)
     aim = aim or Aim()
-    compiled = compile_plan(imported.graph, weights, target, aim.signatures, precision, refused, aim.facts)
+    aims = aim.facts, aim.strays
+    compiled = compile_plan(imported.graph, weights, target, aim.signatures, precision, refused, *aims)
     return Planned(compiled, weights, target)
 
 

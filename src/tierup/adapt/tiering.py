@@ -39,7 +39,7 @@ from tierup.private import make_private, write_whole
 from tierup.profile.identity import identify
 from tierup.runtime.executable import Baseline, bind_plan, executable
 from tierup.runtime.kernels import publish_code
-from tierup.runtime.progress import Serving
+from tierup.runtime.progress import Serving, Signature
 from tierup.runtime.warm import restore
 from tierup.store.objects import ObjectCache, program_digest
 from tierup.store.place import is_new
@@ -61,6 +61,14 @@ Prove = Callable[[Sequence[str], Sequence[Built]], Sequence[Refusal]]  # of tile
 
 class NotBetter(TierupError):
     """The model stays as it is; the message says why."""
+
+
+class TurnedAway(NotBetter):
+    """Calls break what the plan assumes of sizes, so that the baseline would have to answer them."""
+
+    def __init__(self, strays: Sequence[Signature]) -> None:
+        super().__init__("the plan turns calls away that come")
+        self.strays = strays
 
 
 class Unclear(NotBetter):
@@ -151,6 +159,10 @@ def _with_plan_from_worker(climb: Climb, prove: Prove | None) -> None:
     learned = _Learned(climb, planned, errors)
     try:
         tried = _try(climb, source, entry, learned.compared)
+    except TurnedAway as found:
+        climb.take_in(found.strays)
+        _with_plan_from_worker(climb, prove)
+        return
     except NotBetter as error:
         outcome = "unclear" if isinstance(error, Unclear) else "refused"
         learned.keep(outcome, str(error))
@@ -365,6 +377,8 @@ def _try(climb: Climb, source: Source, entry: EntryRecord, kept: list[Compared])
     compared = _time_apart(climb, source, entry)
     taken_s = time.monotonic() - began_s
     climb.origin()
+    if isinstance(compared, TurnedAway):
+        raise compared
     if isinstance(compared, str):
         climb.progress.events.add(Tried(False, (), taken_s, compared))
         return False
@@ -380,7 +394,7 @@ def _try(climb: Climb, source: Source, entry: EntryRecord, kept: list[Compared])
     raise NotBetter(f"the kernels are not faster than what answers now: {measured}")
 
 
-def _time_apart(climb: Climb, source: Source, entry: EntryRecord) -> tuple[Compared, ...] | str:
+def _time_apart(climb: Climb, source: Source, entry: EntryRecord) -> tuple[Compared, ...] | TurnedAway | str:
     """What a worker measured, or why it could not."""
     config, calls, content = climb.config, climb.calls(), msgspec.msgpack.encode(entry)
     if not calls:
@@ -398,7 +412,7 @@ def _time_apart(climb: Climb, source: Source, entry: EntryRecord) -> tuple[Compa
     if isinstance(reply, Failure):
         return reply.reason
     assert isinstance(reply, TriedPlan)  # the only other reply that fits such a job
-    return reply.compared
+    return TurnedAway(reply.turned_away) if reply.turned_away else reply.compared
 
 
 def _with_kernels(

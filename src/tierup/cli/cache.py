@@ -15,7 +15,7 @@ from tierup.adapt.memory import place_of
 from tierup.cli.show import write_json
 from tierup.config import Config
 from tierup.errors import StoreError, TierupError
-from tierup.events import micros
+from tierup.events import micros, shapes_text
 from tierup.ir.facts import facts_text
 from tierup.store.learned import Store
 from tierup.store.objects import ObjectCache
@@ -59,6 +59,7 @@ def list_caches(config: Config, json_file: Path | None, console: Console) -> Non
     for plan in plans[:_SHOWN]:
         shapes = "; ".join(" ".join("×".join(map(str, shape)) for shape in one) for one in plan.signatures)
         shapes += f" where {facts_text(plan.facts)}" if plan.facts else ""
+        shapes += f"{'; ' if shapes else ''}calls like {shapes_text(plan.strays)}" if plan.strays else ""
         tier = 2 if plan.signatures else 1
         size, used = _mib(plan.size_bytes), _ago(plan.used_s)
         table.add_row(plan.model or "?", str(tier), str(plan.kernels), shapes, size, used)
@@ -88,6 +89,7 @@ def list_caches(config: Config, json_file: Path | None, console: Console) -> Non
                 "kernels": plan.kernels,
                 "signatures": plan.signatures,
                 "facts": list(map(str, plan.facts)),
+                "strays": plan.strays,
                 "bytes": plan.size_bytes,
             }
             for plan in plans

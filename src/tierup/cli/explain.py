@@ -20,6 +20,7 @@ from tierup.errors import InputError, StoreError
 from tierup.explain.explanation import Explanation, code_of, explain
 from tierup.explain.functions import as_called, facts_in, function_row, plan_closed
 from tierup.explain.probe import Probes, Run, Sounding
+from tierup.ir.facts import Aim
 from tierup.profile.machine import Machine, load_or_measure, measure
 from tierup.runtime.progress import Signature
 from tierup.session import Model, load
@@ -45,6 +46,7 @@ class _View:
     planned: Planned
     signature: Signature | None
     explanation: Explanation
+    stray: bool = False
 
     @property
     def facts(self) -> tuple[str, ...]:
@@ -73,9 +75,12 @@ def explain_model(path: Path, request: Request, json_file: Path | None) -> None:
     probes = Probes(planned, config.threads)
     values, run, soundings = _first_call(model, probes, request)
     views = [_View(planned, None, explain(planned, machine, config.threads, probes, soundings, probes.time(run)))]
+    strays = () if views[0].explanation.holds else _signature(model)
+    if strays and request.region is None:
+        views.append(_stray_view(model, machine, config.threads, run, strays))
     if request.closed or request.region is None:
-        views += _closed_view(model, machine, config.threads, run, values)
-    if request.closed and len(views) == 1:
+        views += _closed_view(model, machine, config.threads, run, values, strays)
+    if request.closed and views[-1].signature is None:
         raise InputError("the model has no open sizes, so that there is no function to close them in; drop --closed")
     shown = views[-1 if request.closed else 0]
     record = {
@@ -87,7 +92,7 @@ def explain_model(path: Path, request: Request, json_file: Path | None) -> None:
     if request.html is not None:
         _write_page(console, path, request.html, values, views[0].explanation, probes)
     if request.region is None:
-        rows = [function_row(view.explanation, view.signature, view.facts) for view in views]
+        rows = [function_row(view.explanation, view.signature, view.facts, view.stray) for view in views]
         print_all(console, shown.explanation, machine)
         print_functions(console, rows)
         functions = msgspec.to_builtins(rows)
@@ -100,15 +105,32 @@ def explain_model(path: Path, request: Request, json_file: Path | None) -> None:
         write_json(json_file, {**record, "region": msgspec.to_builtins(region), "code": msgspec.to_builtins(code)})
 
 
-def _closed_view(model: Model, machine: Machine, threads: int, run: Run, values: dict[str, Any]) -> list[_View]:
-    """What tier 2 runs for the sizes of the call that was made, and for what holds in it; none where no size is open
-    and nothing is relied on."""
+def _signature(model: Model) -> tuple[Signature, ...]:
+    """That of the call that was made; none where an input is no tensor."""
     ((shapes, _), *_) = model.signatures()
     signature = tuple(shape for shape in shapes if shape is not None)
+    return (signature,) if len(signature) == len(shapes) else ()
+
+
+def _stray_view(model: Model, machine: Machine, threads: int, run: Run, strays: tuple[Signature, ...]) -> _View:
+    """The function that calls like the one that was made get if they come often."""
+    planned = make_plan(model.imported, Aim(strays=strays))
+    probes = Probes(planned, threads)
+    explanation = explain(planned, machine, threads, probes, probes.sound(run), probes.time(run))
+    return _View(planned, None, explanation, stray=True)
+
+
+def _closed_view(
+    model: Model, machine: Machine, threads: int, run: Run, values: dict[str, Any], strays: tuple[Signature, ...]
+) -> list[_View]:
+    """What tier 2 runs for the sizes of the call that was made, and for what holds in it; none where no size is open
+    and nothing is relied on."""
     is_open = any(not isinstance(dim, int) for spec in model.inputs for dim in spec.shape or ())
-    if len(signature) < len(shapes):
+    found = _signature(model)
+    if not found:
         return []
-    planned = plan_closed(model.imported, signature, facts_in(model.inputs, values))
+    (signature,) = found
+    planned = plan_closed(model.imported, signature, facts_in(model.inputs, values), strays)
     if not is_open and not planned.compiled.plan.facts:
         return []
     probes = Probes(planned, threads)

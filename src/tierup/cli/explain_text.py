@@ -36,7 +36,8 @@ def print_head(
         broken = "; ".join(explanation.broken)
         console.print(
             "At these sizes the plan's guard fails, and the baseline answers the whole call. Sizes that were taken to "
-            f"be equal are not: {broken}. Regions are shown without figures.",
+            f"be equal are not: {broken}. Regions are shown without figures. Calls like this one get a function of "
+            "their own, in which less is assumed, when they come often; it is the one for inputs like these.",
             highlight=False,
             markup=False,
         )
@@ -75,13 +76,19 @@ def print_functions(console: Console, rows: Sequence[FunctionRow]) -> None:
         shapes = [f"[{', '.join(map(str, shape))}]" for shape in row.signature or ()]
         table.add_row(
             f"tier {row.tier}",
-            escape(" ".join(shapes) + "".join(f", {fact}" for fact in row.facts)) if row.signature else "of any size",
+            _inputs_of(row, shapes),
             *map(str, (row.regions, row.kernels, row.alone)),
             _time(row.kernels_us),
             _time(row.call_us),
             _bytes(row.arena_bytes) if row.arena_bytes is not None else "",
         )
     console.print(table)
+
+
+def _inputs_of(row: FunctionRow, shapes: Sequence[str]) -> str:
+    if row.signature is None:
+        return "like these" if row.stray else "of any size"
+    return escape(" ".join(shapes) + "".join(f", {fact}" for fact in row.facts))
 
 
 def _print_time(console: Console, explanation: Explanation, machine: Machine) -> None:

@@ -23,7 +23,8 @@ from tierup.runtime.progress import Signature
 
 class FunctionRow(msgspec.Struct, frozen=True):
     """A function in short. `signature` has the shapes that it is closed to; None: its sizes are open. `facts` are what
-    some of its kernels rely on."""
+    some of its kernels rely on. `stray`: calls get to it only if they are like this one, in which sizes differ that are
+    taken to be equal."""
 
     tier: int
     signature: Signature | None
@@ -34,9 +35,12 @@ class FunctionRow(msgspec.Struct, frozen=True):
     kernels_us: float
     arena_bytes: int | None
     facts: tuple[str, ...] = ()
+    stray: bool = False
 
 
-def function_row(explanation: Explanation, signature: Signature | None, facts: tuple[str, ...] = ()) -> FunctionRow:
+def function_row(
+    explanation: Explanation, signature: Signature | None, facts: tuple[str, ...] = (), stray: bool = False
+) -> FunctionRow:
     """One function out of what is known of it."""
     return FunctionRow(
         tier=1 if signature is None else 2,
@@ -48,14 +52,17 @@ def function_row(explanation: Explanation, signature: Signature | None, facts: t
         kernels_us=sum(region.measured_us or 0.0 for region in explanation.regions),
         arena_bytes=explanation.memory.arena_bytes,
         facts=facts,
+        stray=stray,
     )
 
 
-def plan_closed(imported: Imported, signature: Signature, facts: tuple[Fact, ...] = ()) -> Planned:
+def plan_closed(
+    imported: Imported, signature: Signature, facts: tuple[Fact, ...] = (), strays: tuple[Signature, ...] = ()
+) -> Planned:
     """The plan that tier 2 has if this signature is the one that calls come with, and these facts hold in them. Facts
     that save too little are not relied on."""
-    planned = make_plan(imported, Aim((signature,), facts))
-    return make_plan(imported, Aim((signature,))) if why_not(planned) else planned
+    planned = make_plan(imported, Aim((signature,), facts, strays))
+    return make_plan(imported, Aim((signature,), (), strays)) if why_not(planned) else planned
 
 
 def facts_in(inputs: Sequence[Input], values: Mapping[str, Any]) -> tuple[Fact, ...]:

@@ -137,12 +137,14 @@ class Probes:
     """A plan, ready to run as it is and with probes. Building its kernels takes some tenths of a second.
 
     `functions` are those that calls run, the outermost first: where the plan is closed to a signature and has a
-    function of its own for that, this one. `node_spans` are the steps of each node that calls out.
+    function of its own for that, or one for calls in which less may be assumed of sizes, this one. `node_spans` are the
+    steps of each node that calls out.
     """
 
     def __init__(self, planned: Planned, threads: int) -> None:
         self._plan = planned.compiled.plan
-        opened, closed = planned.compiled.functions[0], planned.compiled.functions[-1]
+        first, closed = planned.compiled.functions[0], planned.compiled.functions[-1]
+        opened = next((function for function in planned.compiled.functions if function.strays), first)
         outermost = opened if closed.number == opened.number else closed
         self.functions = (outermost, *outermost.bodies)
         weights = planned.weights

@@ -16,6 +16,7 @@ from tierup.ir.types import DType, dtype_from_code
 
 LIMIT_BYTES = 64 << 10  # of an input: native code does not look through more
 MOST = 8  # facts that a plan relies on
+MOST_STRAYS = 4  # signatures that a plan has further functions for
 
 
 class Fact(msgspec.Struct, array_like=True, frozen=True, order=True):
@@ -40,14 +41,27 @@ class Fact(msgspec.Struct, array_like=True, frozen=True, order=True):
 
 
 Signature = tuple[tuple[int, ...], ...]  # the shape of each input
+Kind = tuple[tuple[int | None, ...], ...]  # the sizes of a signature that are 0 or 1
+
+
+def kind_of(signature: Signature) -> Kind:
+    """What strays have in common that get one function: 0 is nothing, and 1 broadcasts."""
+    return tuple(tuple(size if size < 2 else None for size in shape) for shape in signature)
 
 
 class Aim(msgspec.Struct, frozen=True):
     """What a plan is made for, beside all that may come: calls with these signatures, and what may be relied on in
-    them."""
+    them. `strays` are calls in which sizes are not equal that are taken to be so: calls like them get functions of
+    their own."""
 
     signatures: Annotated[tuple[Signature, ...], Meta(max_length=64)] = ()
     facts: Annotated[tuple[Fact, ...], Meta(max_length=MOST)] = ()
+    strays: Annotated[tuple[Signature, ...], Meta(max_length=MOST_STRAYS)] = ()
+
+    @property
+    def wants(self) -> frozenset[object]:
+        """All of it, one by one, whatever the order."""
+        return frozenset((*self.signatures, *self.facts, *(("stray", signature) for signature in self.strays)))
 
 
 def known_dtype(fact: Fact) -> DType:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from tierup.ir.facts import Fact
+from tierup.ir.facts import Fact, Signature
 from tierup.ir.graph import Node
 
 
@@ -114,7 +114,8 @@ class Plan:
     """Function 0 answers calls. `callouts` are the nodes that run in Python.
 
     `constants` are digests of weights, or (digest, width): that matrix packed in panels of as many columns, or
-    (digest, width, form): the same in words of a form that `packing.py` names.
+    (digest, width, form): the same in words of a form that `packing.py` names. `strays` are calls in which sizes differ
+    that function 0 takes to be equal: calls like them have functions of their own.
     """
 
     functions: tuple[Function, ...]
@@ -123,6 +124,7 @@ class Plan:
     slots: int = 0
     variants: tuple[Variant, ...] = ()
     facts: tuple[Fact, ...] = ()
+    strays: tuple[Signature, ...] = ()
 
     def __repr__(self) -> str:
         return print_plan(self)

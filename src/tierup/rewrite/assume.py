@@ -6,15 +6,17 @@ whose results equal those of an earlier dim, or one number throughout, is taken 
 assumption, a pair of dims that the plan compares when a call begins; where they differ, the baseline answers.
 
 Examples are small and large numbers with which the model's sizes make sense: a model of text has a longest length, one
-of sound a shortest.
+of sound a shortest. Calls that stray from what was assumed give examples of another kind (decision 8): sizes that are 0
+or 1 in them are so in all examples, others are drawn, and the calls are examples themselves.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from random import Random
 
 from tierup.ir.dims import READS, DimBuilder, DimError, DimOp, apply
+from tierup.ir.facts import Signature, kind_of
 from tierup.ir.graph import Graph, ValueId
 from tierup.ir.types import Dim, Shape, Sym, TensorType
 
@@ -31,12 +33,14 @@ Pair = tuple[Dim, Dim]
 class Assumptions:
     """Collects what was assumed over all passes of one graph.
 
-    `pairs` hold in the numbering of the dim program of the last builder that was made.
+    `pairs` hold in the numbering of the dim program of the last builder that was made. With `strays`, which are of one
+    kind, they hold in calls like those.
     """
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, strays: Sequence[Signature] = ()) -> None:
         self.pairs: list[Pair] = []
-        self.examples = draw_examples(graph)
+        self.examples = draw_examples(graph, strays)
+        self.enough = len(self.examples) >= (1 if strays else 2)  # with one, all sizes are numbers
         self._ops: Sequence[DimOp] = ()
 
     def builder(self, n_inputs: int) -> SampledDims:
@@ -106,7 +110,7 @@ class SampledDims(DimBuilder):
     def _read(self, op: str, args: tuple[Dim, ...]) -> tuple[int, ...] | None:
         """The example sizes of an input's axis; values are inputs below a number."""
         examples, (value, axis) = self._assumptions.examples, args
-        if op != "of" or not isinstance(value, int) or value >= self._n_inputs or len(examples) < 2:
+        if op != "of" or not isinstance(value, int) or value >= self._n_inputs or not self._assumptions.enough:
             return None
         sizes = [example.get((value, axis)) for example in examples if isinstance(axis, int)]
         return None if None in sizes else tuple(size for size in sizes if size is not None)
@@ -122,12 +126,13 @@ class SampledDims(DimBuilder):
             return None
 
 
-def draw_examples(graph: Graph) -> list[Example]:
+def draw_examples(graph: Graph, strays: Sequence[Signature] = ()) -> list[Example]:
     """Sizes of inputs with which every size of the graph that follows from them is at least 1. The same each time.
 
     Sizes differ unless the graph needs them to agree: `mask` has as many columns as `past` and `ids` have together.
     Sizes of two inputs that broadcast agree in models with attention, whose masks exporters give sizes of their own;
-    in others either of them is 1 in half of the examples, so that nothing is assumed of them.
+    in others either of them is 1 in half of the examples, so that nothing is assumed of them. `strays` are calls of one
+    kind that the examples are to be like.
     """
     axes: dict[Sym, list[tuple[int, int]]] = {}
     for position, value in enumerate(graph.inputs):
@@ -135,15 +140,23 @@ def draw_examples(graph: Graph) -> list[Example]:
         for axis, dim in enumerate((type.shape or ()) if isinstance(type, TensorType) else ()):
             if isinstance(dim, Sym):
                 axes.setdefault(dim, []).append((position, axis))
-    random, examples, needs, attends = Random(0), list[Example](), _needs(graph), _attends(graph)
-    for choices in _RANGES if axes else ():
+    random, needs, attends = Random(0), _needs(graph), _attends(graph)
+    given = [{place: stray[place[0]][place[1]] for places in axes.values() for place in places} for stray in strays]
+    fixed: _Sizes = {
+        dim: size
+        for dim, places in axes.items()
+        for stray in strays[:1]
+        if (size := kind_of(stray)[places[0][0]][places[0][1]]) is not None
+    }
+    examples = list[Example](given)
+    for choices in _RANGES if len(axes) > len(fixed) else ():
         kept = 0
         for _ in range(_TRIES * _EXAMPLES_EACH):
-            drawn: _Sizes = dict(zip(axes, random.sample(choices, len(axes)), strict=True))
+            drawn: _Sizes = {**dict(zip(axes, random.sample(choices, len(axes)), strict=True)), **fixed}
             if kept == _EXAMPLES_EACH:
                 break
-            sizes = _agreed(graph, needs, drawn, None if attends else kept % 2)
-            if sizes is not None and _makes_sense(graph, sizes):
+            sizes = _agreed(graph, needs, drawn, None if attends else kept % 2, fixed)
+            if sizes is not None and _makes_sense(graph, sizes, least=0 if 0 in fixed.values() else 1):
                 examples.append({place: sizes[dim] for dim, places in axes.items() for place in places})
                 kept += 1
     return examples
@@ -153,12 +166,12 @@ _Sizes = dict[Dim, int]  # of inputs
 _Results = dict[Dim, int | None]  # of instructions; None where data decides, or there is no answer
 
 
-def _makes_sense(graph: Graph, sizes: _Sizes) -> bool:
-    """Whether every size that follows from those of inputs is at least 1; what the model gives as a number may be 0."""
+def _makes_sense(graph: Graph, sizes: _Sizes, least: int) -> bool:
+    """Whether every size that follows from those of inputs is so large; what the model gives as a number may be 0."""
     results = _evaluated(graph, sizes)
     shapes = (value.type.shape or () for value in graph.values if isinstance(value.type, TensorType))
     known = (results[dim] for shape in shapes for dim in shape if isinstance(dim, Sym))
-    return all(size is None or size > 0 for size in known)
+    return all(size is None or size >= least for size in known)
 
 
 def _attends(graph: Graph) -> bool:
@@ -182,12 +195,17 @@ def _shape(graph: Graph, value: ValueId | None) -> Shape:
     return (type.shape or ()) if isinstance(type, TensorType) else ()
 
 
-def _agreed(graph: Graph, needs: Sequence[Pair], sizes: _Sizes, one: int | None) -> _Sizes | None:
+def _agreed(
+    graph: Graph, needs: Sequence[Pair], sizes: _Sizes, one: int | None, fixed: Mapping[Dim, int]
+) -> _Sizes | None:
     """Sizes with which everything fits. Where two do not, one that an input has becomes the other, or one from which
-    they follow becomes another such, or 1, which broadcasts. Of two that inputs have, the one at `one` becomes 1."""
+    they follow becomes another such, or 1, which broadcasts. Of two that inputs have, the one at `one` becomes 1. Those
+    that are fixed stay as they are."""
     clash = _clash(needs, _evaluated(graph, sizes))
     while clash is not None:
         for tried in _changes(graph, needs[clash], sizes, one):
+            if any(tried[dim] != size for dim, size in fixed.items()):
+                continue
             further = _clash(needs, _evaluated(graph, tried))
             if further is None or further > clash:
                 sizes, clash = tried, further

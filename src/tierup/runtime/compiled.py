@@ -4,6 +4,8 @@ In: the graph as imported, and signatures that are worth kernels of their own. O
 and why nodes stand alone. Its function has open sizes (tier 1). With signatures, variants whose sizes are closed to
 those hang in its slots (tier 2), and every kernel step chooses for itself. Models with control flow have functions of
 their own for signatures instead, since closed sizes may decide branches and with them the cut; function 0 chooses.
+Calls in which sizes differ that were taken to be equal go to a function in which less is assumed, if there is one for
+such calls, and to the imported graph otherwise.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from tierup.codegen.target import Target
 from tierup.ir.dims import DimOp
-from tierup.ir.facts import Fact
+from tierup.ir.facts import Fact, Kind, kind_of
 from tierup.ir.graph import Graph, ValueId, Weights
 from tierup.lower.tile import TileProgram
 from tierup.plan.cut import cut
@@ -26,7 +28,7 @@ from tierup.runtime.choose import choose
 from tierup.runtime.progress import Signature
 from tierup.runtime.standins import StandIn
 from tierup.runtime.steps import Alone, KernelCompiler, KernelFunction, Part, Placed
-from tierup.runtime.variants import Closed, close_kernels
+from tierup.runtime.variants import Closed, Sizes, close_kernels
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,8 @@ class Function:
     `dims` are the graph's, and after them what kernels compute of those. `assumed` are sizes that are equal in every
     call that reaches a kernel. `alone` are the nodes that call out, `number` is the function's in the plan, and
     `bodies` are those of all control nodes inside it. `uniform` are values that are one number in all their elements
-    where the facts hold that its kernels rely on.
+    where the facts hold that its kernels rely on. `strays` are the calls that it is made for if it is one of those that
+    answer where sizes differ.
     """
 
     signature: Signature | None
@@ -51,14 +54,15 @@ class Function:
     number: int
     bodies: tuple[Function, ...] = ()
     uniform: tuple[tuple[ValueId, float], ...] = ()
+    strays: tuple[Signature, ...] = ()
 
 
 @dataclass(frozen=True)
 class Compiled:
     """A plan with kernels: the programs of its slots, those of variants after them, and its functions, the one with
-    open sizes first, those with closed sizes after it, and then what is left of these where facts hold. `stand_ins` are
-    regions that the reference computes because their kernels were refused, `saved` is the share of the kernels' work
-    that facts save, as far as statements tell."""
+    open sizes first, those for strays and those with closed sizes after it, and then what is left of the latter where
+    facts hold. `stand_ins` are regions that the reference computes because their kernels were refused, `saved` is the
+    share of the kernels' work that facts save, as far as statements tell."""
 
     plan: Plan
     programs: tuple[TileProgram, ...]
@@ -88,15 +92,17 @@ def compile_plan(
     precision: str = "f32",
     refused: Mapping[str, str] | None = None,
     facts: Sequence[Fact] = (),
+    strays: Sequence[Signature] = (),
 ) -> Compiled:
     """Lower to core ops, cut into regions, lower the regions, and write the steps of a call.
 
     With the precision "bf16", products are computed on bf16 where the machine has instructions for that. `refused` are
     tile programs, by digest, that may not serve, and why: the reference stands in for open kernels, and open kernels
     for variants. Where `facts` hold, variants of these signatures may rely on them; not those of models with control
-    flow, whose bodies share slots.
+    flow, whose bodies share slots. `strays` are calls that break what is assumed of sizes: each kind of them gets a
+    function.
     """
-    return _Planner(imported, weights, target, precision, refused).compiled(signatures, facts)
+    return _Planner(imported, weights, target, precision, refused).compiled(signatures, facts, strays)
 
 
 class _Planner:
@@ -109,16 +115,18 @@ class _Planner:
         self._target, self._precision, self._refused = target, precision, refused
         self._compiler = KernelCompiler(weights, target, refused)
 
-    def compiled(self, signatures: Sequence[Signature], facts: Sequence[Fact]) -> Compiled:
+    def compiled(self, signatures: Sequence[Signature], facts: Sequence[Fact], strays: Sequence[Signature]) -> Compiled:
         compiler = self._compiler
         recut = [signature for signature in signatures if self._has_control and self._is_allowed(signature)]
         chooser = Assembler("choose", len(self._imported.values))
         if recut:
             compiler.functions.append(chooser.finish((), ()))
-        opened, written = self._function(self._imported, compiler)
+        ways = self._functions(self._chain(strays), compiler)
+        opened, _ = ways[0]
         found: dict[Signature | None, Function] = {None: opened}
         for signature in recut:
-            function, _ = self._function(close_sizes(self._imported, self._weights, signature), compiler)
+            closed_graph = close_sizes(self._imported, self._weights, signature)
+            ((function, _),) = self._functions(self._prepare(closed_graph), compiler)
             found[signature] = replace(function, signature=signature)
         if recut:
             numbers = [(signature, found[signature].number) for signature in recut]
@@ -129,22 +137,56 @@ class _Planner:
         under_facts: list[Function] = []
         saved = [0.0]
         for signature in (signature for signature in signatures if signature not in found):
-            closed, *more = close_kernels(written, signature, usable)
-            found[signature] = _closed(opened, closed)
-            under_facts += [_closed(opened, one) for one in more]
+            function, written = next((way for way in ways if _fits(way[1].part, signature)), ways[0])
+            shared = {placed.slot for other, _ in ways if other is not function for placed in other.kernels}
+            closed, *more = close_kernels(written, signature, usable, shared)
+            found[signature] = _closed(function, closed)
+            under_facts += [_closed(function, one) for one in more]
             saved += [one.saved for one in more]
             variants.update((variant, None) for one in (closed, *more) for variant in one.variants)
         made, constants = tuple(compiler.functions), tuple(compiler.constants)
-        plan = Plan(made, tuple(compiler.callouts), constants, slots, tuple(variants), tuple(facts))
-        functions = (*(found[signature] for signature in dict.fromkeys((None, *signatures))), *under_facts)
+        plan = Plan(made, tuple(compiler.callouts), constants, slots, tuple(variants), tuple(facts), tuple(strays))
+        closed_ones = (found[signature] for signature in dict.fromkeys(signatures))
+        functions = (*(function for function, _ in ways), *closed_ones, *under_facts)
         return Compiled(plan, tuple(compiler.programs), functions, tuple(compiler.stand_ins), max(saved))
 
-    def _function(self, graph: Graph, compiler: KernelCompiler) -> tuple[Function, KernelFunction]:
-        """Compile a graph; its description, with those of its bodies, and how it was written."""
+    def _chain(self, strays: Sequence[Signature]) -> Part:
+        """The open function's part, and behind it one for each kind of strays that breaks what those before assume."""
+        parts = [self._prepare(self._imported)]
+        for kind in _kinds(strays):
+            new = [stray for stray in kind if not any(_fits(part, stray) for part in parts)]
+            if new:
+                parts.append(self._prepare(self._imported, kind))
+        chain: Part | None = None
+        for part in reversed(parts):
+            chain = replace(part, otherwise=chain)
+        assert chain is not None
+        return chain
+
+    def _functions(self, part: Part, compiler: KernelCompiler) -> list[tuple[Function, KernelFunction]]:
+        """Compile a part and those behind it; their descriptions, with those of their bodies, and how they were
+        written."""
         compiler.written.clear()
-        compiler.compiled(_prepare(graph, self._weights, self._target, self._precision))
-        outermost, *inner = compiler.written
-        return replace(_described(outermost), bodies=tuple(map(_described, inner))), outermost
+        compiler.compiled(part)
+        chain = [part]
+        while (behind := chain[-1].otherwise) is not None and chain[-1].assumed:
+            chain.append(behind)
+        groups: list[list[KernelFunction]] = []
+        for written in compiler.written:  # bodies follow the function that they are in
+            if any(written.part is one for one in chain):
+                groups.append([])
+            groups[-1].append(written)
+        return [
+            (replace(_described(outermost), bodies=tuple(map(_described, inner))), outermost)
+            for outermost, *inner in groups
+        ]
+
+    def _prepare(self, graph: Graph, strays: Sequence[Signature] = ()) -> Part:
+        assume, weights, dots = Assumptions(graph, strays), self._weights, self._target.dots
+        core = lower_to_core(graph, weights, assume, on_words="dot_bytes" in dots)
+        if self._precision == "bf16" and "dot_bf16" in dots:
+            core = narrow_products(core, weights, assume)
+        return Part(core, cut(core, weights), tuple(assume.pairs), graph, strays=tuple(strays))
 
     @property
     def _has_control(self) -> bool:
@@ -156,15 +198,16 @@ class _Planner:
         if not self._refused:
             return True
         scratch = KernelCompiler(self._weights, self._target, self._refused)
-        self._function(close_sizes(self._imported, self._weights, signature), scratch)
+        self._functions(self._prepare(close_sizes(self._imported, self._weights, signature)), scratch)
         return not scratch.stand_ins
 
 
 def _described(written: KernelFunction) -> Function:
     part, kernels, alone = written.part, tuple(written.placed), tuple(written.alone)
     return Function(
-        None, part.graph, part.cut, kernels, written.arena, written.dims, part.assumed, alone, written.number
-    )
+        None, part.graph, part.cut, kernels, written.arena, written.dims, part.assumed, alone, written.number,
+        strays=part.strays,
+    )  # fmt: skip
 
 
 def _closed(function: Function, closed: Closed) -> Function:
@@ -181,9 +224,14 @@ def _closed(function: Function, closed: Closed) -> Function:
     )
 
 
-def _prepare(graph: Graph, weights: Weights, target: Target, precision: str) -> Part:
-    assume = Assumptions(graph)
-    core = lower_to_core(graph, weights, assume, on_words="dot_bytes" in target.dots)
-    if precision == "bf16" and "dot_bf16" in target.dots:
-        core = narrow_products(core, weights, assume)
-    return Part(core, cut(core, weights), tuple(assume.pairs), graph)
+def _fits(part: Part, signature: Signature) -> bool:
+    """Whether calls with a signature keep what is assumed."""
+    return Sizes(part.cut.dims, part.graph, signature).agree(part.assumed)
+
+
+def _kinds(strays: Sequence[Signature]) -> list[list[Signature]]:
+    """Strays that get one function each, in the order in which they came."""
+    kinds: dict[Kind, list[Signature]] = {}
+    for stray in strays:
+        kinds.setdefault(kind_of(stray), []).append(stray)
+    return list(kinds.values())

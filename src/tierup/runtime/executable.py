@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from tierup import _native
 from tierup.errors import StoreError
-from tierup.ir.facts import native_facts
+from tierup.ir.facts import Signature, native_facts
 from tierup.ir.types import Array
 from tierup.runtime.constants import Constants, WeightTable, bind_constants
 
@@ -24,26 +24,40 @@ if TYPE_CHECKING:  # a warm start needs none of them
     from tierup.store.weights import StoredWeights
 
 _LARGE_BYTES = 1 << 20
+_MOST_SEEN = 64  # signatures that are counted
 
 Callout = Callable[..., tuple[Any, ...]]
 RunGraph = Callable[["Graph", Sequence[Any]], list[Any]]
 
 
 class Baseline:
-    """Answers a whole call with the graph as imported, where a plan's guard fails; counts how often."""
+    """Answers a whole call with the graph as imported, where a plan's guard fails; counts how often, and with which
+    signatures."""
 
     def __init__(self, imported: Callable[[], Imported]) -> None:
         self._imported = imported
         self._lock = threading.Lock()
         self.calls = 0
+        self.since = 0  # the number of the model's call from which on it is asked
+        self._seen: dict[Signature, int] = {}
 
     def __call__(self, *inputs: Any) -> tuple[Any, ...]:
         from tierup.reference.evaluate import evaluate
 
+        shapes: tuple[Any, ...] = tuple(getattr(value, "shape", None) for value in inputs)
         with self._lock:
             self.calls += 1
+            if None not in shapes:
+                self._seen[shapes] = self._seen.pop(shapes, 0) + 1
+            if len(self._seen) > _MOST_SEEN:
+                del self._seen[next(iter(self._seen))]  # what did not come for longest
         imported = self._imported()
         return tuple(evaluate(imported.graph, imported.weights, inputs))
+
+    def seen(self) -> dict[Signature, int]:
+        """How many calls it has answered of each signature that came lately."""
+        with self._lock:
+            return dict(self._seen)
 
 
 def executable(

@@ -46,6 +46,8 @@ class Serving(msgspec.Struct, frozen=True):
     """Kernels for some sizes, by number, in front of the slots' open ones."""
     facts: tuple[Fact, ...] = ()
     """What some of the variants rely on."""
+    strays: tuple[Signature, ...] = ()
+    """Calls like these have functions of their own, since sizes differ in them that are taken to be equal."""
 
     @classmethod
     def of(
@@ -65,12 +67,13 @@ class Serving(msgspec.Struct, frozen=True):
         return cls(
             plan.kernels, plan.count(StepCode.KERNEL), plan.fallback_nodes, signatures, baseline, constants or {},
             errors, refused=refused, regions=regions, variants=variant_records(plan), facts=plan.facts,
+            strays=plan.strays,
         )  # fmt: skip
 
     @property
     def aim(self) -> Aim:
         """What it was made for."""
-        return Aim(self.signatures, self.facts)
+        return Aim(self.signatures, self.facts, self.strays)
 
     @property
     def tier(self) -> int:
@@ -111,7 +114,7 @@ class Progress:
         self.counts = Counts()
         self.events = Events()
         self.left_out: dict[str, str] = {}  # variants that later plans do without, by their programs' digests, and why
-        self._put_off: dict[tuple[frozenset[Signature], frozenset[Fact]], float] = {}
+        self._put_off: dict[frozenset[object], float] = {}
 
     @property
     def settled(self) -> bool:
@@ -144,13 +147,13 @@ class Progress:
     def put_off(self, aim: Aim, seconds: float) -> None:
         """A plan that is made for this would be turned away for so long: it need not be asked for."""
         if seconds > 0:
-            self._put_off[frozenset(aim.signatures), frozenset(aim.facts)] = monotonic() + seconds
+            self._put_off[aim.wants] = monotonic() + seconds
         while len(self._put_off) > _MOST_PUT_OFF:
             del self._put_off[next(iter(self._put_off))]
 
     def allows(self, aim: Aim) -> bool:
         """Whether a plan that is made for this may be asked for now."""
-        return monotonic() >= self._put_off.get((frozenset(aim.signatures), frozenset(aim.facts)), 0.0)
+        return monotonic() >= self._put_off.get(aim.wants, 0.0)
 
     def stop(self) -> None:
         """Let nothing go live from now on."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from tierup.codegen.target import Target
 from tierup.ir.dims import READS, DimBuilder, DimOp
+from tierup.ir.facts import Signature
 from tierup.ir.graph import Graph, Node, ValueId, Weights
 from tierup.ir.types import Dim, TensorType
 from tierup.lower.kernel import Kernel, Panels
@@ -30,12 +31,16 @@ _HEAP, _ARENA = 0, 1
 
 @dataclass(frozen=True)
 class Part:
-    """One function's worth: the core graph, how it was cut, what was assumed of sizes, and what answers otherwise."""
+    """One function's worth: the core graph, how it was cut, what was assumed of sizes, and what answers otherwise:
+    another one in which less is assumed, or else the graph as imported."""
 
     graph: Graph
     cut: Cut
     assumed: tuple[Pair, ...]
     source: Graph
+    otherwise: Part | None = None
+    strays: tuple[Signature, ...] = ()
+    """Calls that break what those before it assume: it is made for calls like them."""
 
 
 @dataclass(frozen=True)
@@ -173,12 +178,15 @@ class KernelFunction(FunctionCompiler):
         return self.out.emit(StepCode.BRANCH_DIM, holds, 0)
 
     def _otherwise(self, failing: int) -> None:
-        """The baseline answers the whole call: its node holds the graph as imported."""
+        """Another function answers the whole call, or the baseline, whose node holds the graph as imported."""
         end = self.out.emit(StepCode.JUMP, 0)
         self.out.land(failing)
-        graph = self.graph
-        node = Node(BASELINE, 1, graph.inputs, graph.outputs, graphs=(("graph", self.part.source),))
-        self.out.emit(StepCode.CALLOUT, self.compiler.callout(node), list(graph.inputs), list(graph.outputs))
+        graph, values = self.graph, (list(self.graph.inputs), list(self.graph.outputs))
+        if self.part.otherwise is not None:
+            self.out.emit(StepCode.CALL, self.compiler.compiled(self.part.otherwise), *values)
+        else:
+            node = Node(BASELINE, 1, graph.inputs, graph.outputs, graphs=(("graph", self.part.source),))
+            self.out.emit(StepCode.CALLOUT, self.compiler.callout(node), *values)
         self.out.land(end)
 
     def _single(self, node: Node) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
@@ -27,6 +27,7 @@ from tierup.lower.work import work
 from tierup.plan.program import Variant
 from tierup.plan.regions import Region, tensor
 from tierup.plan.uniform import Uniform, uniform_values
+from tierup.rewrite.assume import Pair
 from tierup.runtime.progress import Signature
 from tierup.runtime.standins import results_of
 from tierup.runtime.steps import KernelFunction, Placed
@@ -88,6 +89,10 @@ class Sizes:
             return replace(thing, **{field.name: self.closed(getattr(thing, field.name)) for field in fields(thing)})
         return thing
 
+    def agree(self, pairs: Sequence[Pair]) -> bool:
+        """Whether both sizes of every pair are known, and equal."""
+        return all(self.of(a) is not None and self.of(a) == self.of(b) for a, b in pairs)
+
     @property
     def ops(self) -> tuple[DimOp, ...]:
         """The instructions, with numbers as arguments where they are known."""
@@ -102,9 +107,12 @@ def _read(op: DimOp, shapes: dict[int, tuple[int, ...]]) -> int | None:
     return shape[axis] if -len(shape) <= axis < len(shape) else None
 
 
-def close_kernels(written: KernelFunction, signature: Signature, facts: Sequence[Fact] = ()) -> list[Closed]:
+def close_kernels(
+    written: KernelFunction, signature: Signature, facts: Sequence[Fact] = (), shared: Collection[int] = ()
+) -> list[Closed]:
     """The variants of a function's kernels for a signature: those that fit their slots and may serve; then those that
-    also rely on facts, if there are any."""
+    also rely on facts, if there are any. Slots that are `shared` with other functions get none of the latter: facts may
+    say nothing of what is read there."""
     sizes = Sizes(written.dims, written.graph, signature)
     graph = replace(written.graph, values=tuple(_closed_value(sizes, value) for value in written.graph.values))
     dims, compiler = DimBuilder(sizes.ops), written.compiler
@@ -115,7 +123,7 @@ def close_kernels(written: KernelFunction, signature: Signature, facts: Sequence
         lowered.append(replace(placed, region=region, kernel=kernel))
     made = _made(written, lowered, sizes)
     closed = _closed(_unambiguous(_whole(written.placed, made)), signature, graph, dims)
-    return [closed, *_under_facts(written, lowered, sizes, closed, facts, dims)]
+    return [closed, *_under_facts(written, lowered, sizes, closed, facts, dims, shared)]
 
 
 def _made(
@@ -147,6 +155,7 @@ def _under_facts(
     closed: Closed,
     facts: Sequence[Fact],
     dims: DimBuilder,
+    shared: Collection[int],
 ) -> Iterator[Closed]:
     """What the kernels of a signature become where facts hold, if any of them becomes simpler."""
     graph = closed.graph
@@ -157,7 +166,7 @@ def _under_facts(
     needs = {
         position: _relied_on(before.kernel, uniform)
         for position, (before, after) in enumerate(zip(lowered, folded, strict=True))
-        if before.kernel.program != after.kernel.program
+        if before.kernel.program != after.kernel.program and before.slot not in shared
     }
     made = _whole(written.placed, _made(written, folded, sizes, needs))
     kept = _everywhere(written.placed, made, sizes)

@@ -68,6 +68,7 @@ def restore(entry: Entry, origin: Origin, config: Config, known: Constants | Non
         len(plan.kernels), plan.kernel_steps, plan.fallback_nodes, plan.signatures, baseline, constants, plan.errors,
         record.parts, tuple(kernel.key for kernel in plan.kernels), plan.refused,
         tuple(kernel.region for kernel in plan.kernels), plan.variants, plan.facts,
+        plan.strays,
     )  # fmt: skip
     return Warm(record.about, program, serving, tuple(displaced))
 

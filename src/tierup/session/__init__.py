@@ -170,6 +170,7 @@ class _Session(Watched):
             tier=serving.tier,
             signatures=serving.signatures,
             facts=tuple(map(str, serving.facts)),
+            strays=serving.strays,
             kernels=serving.kernels,
             kernel_steps=serving.kernel_steps,
             fallback_nodes=serving.fallback_nodes,

@@ -14,7 +14,7 @@ from tierup.config import Config
 from tierup.events import Queued, Swapped
 from tierup.runtime.feeds import Input, Output, native_inputs
 from tierup.runtime.origin import Origin
-from tierup.runtime.progress import Progress, Serving, Signature
+from tierup.runtime.progress import Progress, Serving
 from tierup.store.records import AboutRecord, type_of
 
 if TYPE_CHECKING:  # a warm start needs none of them
@@ -79,6 +79,8 @@ class Held(_native.Runner):
         progress = self._progress
         if self._config.stress_deopt:
             program.miss_variants(self._config.stress_deopt, self._config.stress_seed)
+        if serving.baseline is not None:
+            serving.baseline.since = self.calls
         with progress.lock:
             if progress.stopped:
                 return False
@@ -88,7 +90,7 @@ class Held(_native.Runner):
                 return True
             progress.counts.swaps += 1
             facts = tuple(map(str, serving.facts))
-            progress.events.add(Swapped(self._serving.tier, serving.tier, serving.kernels, facts))
+            progress.events.add(Swapped(self._serving.tier, serving.tier, serving.kernels, facts, serving.strays))
             previous = self._serving
             self.program, self._serving = program, serving
             if self._judges:
@@ -137,6 +139,7 @@ class Held(_native.Runner):
             nodes=sum(dict(self._about.ops).values()),
             demand=self._demand,
             facts=() if aim is None else aim.facts,
+            strays=() if aim is None else aim.strays,
         )
 
     def _submit(self, aim: Aim | None = None, again: bool = False) -> None:
@@ -145,7 +148,8 @@ class Held(_native.Runner):
 
         climb = self._climb(aim, again)
         waiting = BACKGROUND.submit(climb)
-        self._progress.events.add(Queued(climb.tier, waiting, climb.signatures, tuple(map(str, climb.facts))))
+        facts = tuple(map(str, climb.facts))
+        self._progress.events.add(Queued(climb.tier, waiting, climb.signatures, facts, climb.strays))
 
     def _calls_to_try(self, aim: Aim) -> tuple[CallRecord, ...]:
         """Calls that a plan that is made for this can be timed on: what is new in it, or what comes most often."""
@@ -153,14 +157,20 @@ class Held(_native.Runner):
         new = tuple(signature for signature in aim.signatures if signature not in serving.signatures)
         if set(aim.facts) - set(serving.facts):
             new = aim.signatures
+        if set(aim.strays) - set(serving.strays):
+            new = aim.strays
         return self._caring().calls_to_try(self, new, aim.facts)
 
-    def _demand(self, signatures: tuple[Signature, ...]) -> Demand:
-        """How the model is called lately, and which share of that has one of these signatures; all of it, if none."""
+    def _demand(self, aim: Aim) -> Demand:
+        """How the model is called lately, and which share of that has one of the signatures that it aims at; all of it,
+        if none."""
         from tierup.adapt.worth import Demand
 
         last = self.times()[-_LAST_CALLS:]
-        new = set(signatures) - set(self._serving.signatures if self.program is not None else ())
+        serving = self._serving if self.program is not None else None
+        new: set[Any] = set(aim.signatures) - set(() if serving is None else serving.signatures)
+        if serving is not None and serving.baseline is not None and set(aim.strays) - set(serving.strays):
+            new = set(serving.baseline.seen())
         taken = [nanoseconds for signature, _, nanoseconds in last if not new or signature in new]
         call_s = 1e-9 * sum(taken) / len(taken) if taken else 0.0
         return Demand(self.calls, call_s, len(taken) / len(last) if last else 1.0, len(last))

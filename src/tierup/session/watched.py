@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tierup.config import Config
-from tierup.events import Quarantined, Thinned
+from tierup.events import Quarantined, Strayed, Thinned
+from tierup.ir.facts import MOST_STRAYS, Aim
 from tierup.session.held import Held
 
 if TYPE_CHECKING:  # a warm start needs none of them
@@ -109,7 +110,33 @@ class Watched(Held):
         serving, config = self._serving, self._config
         if not self._progress.settled or not serving.kernels or not config.adapt or config.force_tier is not None:
             return False
-        return self._close_hot_signatures(everything=everything) or self._rely_on_facts(everything=everything)
+        return (
+            self._take_strays_in(everything=everything)
+            or self._close_hot_signatures(everything=everything)
+            or self._rely_on_facts(everything=everything)
+        )
+
+    def _take_strays_in(self, *, everything: bool) -> bool:
+        """Have functions built for calls that keep breaking what is assumed of sizes; returns whether."""
+        progress, serving = self._progress, self._serving
+        seen = {} if serving.baseline is None else serving.baseline.seen()
+        room = MOST_STRAYS - len(serving.strays)
+        if serving.baseline is None or not seen or not room:
+            return False
+        from tierup.adapt.background import BACKGROUND
+        from tierup.adapt.hot import hot_strays
+
+        care, answered = self._caring(), self.calls - serving.baseline.since
+        found = hot_strays(seen, answered, everything=everything, queued=BACKGROUND.length)
+        new = [stray for stray in found if care.backoff.allows(("stray", stray), self.calls)][:room]
+        aim = Aim(serving.signatures, serving.facts, (*serving.strays, *new))
+        if not new or not progress.allows(aim) or not progress.resume():
+            return False
+        for stray in new:
+            care.backoff.failed(("stray", stray), self.calls)  # until it turns out otherwise
+        progress.events.add(Strayed(serving.deopts, answered, tuple(new)))
+        self._submit(aim)
+        return True
 
     def _rely_on_facts(self, *, everything: bool) -> bool:
         """Have variants built for what holds in all calls, if that is new; returns whether."""
@@ -124,11 +151,12 @@ class Watched(Held):
         if not new:
             return False
         from tierup.adapt.hot import hot_signatures
-        from tierup.ir.facts import MOST, Aim
+        from tierup.ir.facts import MOST
 
         kept = {fact.input: fact for fact in serving.facts}
         facts = tuple(sorted((kept | new).values())[:MOST])
-        aim = Aim(serving.signatures or hot_signatures(self.signatures(), everything=everything), facts)
+        signatures = serving.signatures or hot_signatures(self.signatures(), everything=everything)
+        aim = Aim(signatures, facts, serving.strays)
         if not aim.signatures or not progress.allows(aim) or not progress.resume():
             return False
         for fact in new.values():
@@ -143,16 +171,17 @@ class Watched(Held):
             return False
         from tierup.adapt.background import BACKGROUND
         from tierup.adapt.hot import MOST, hot_signatures
-        from tierup.ir.facts import Aim
 
         care, queued = self._caring(), BACKGROUND.length
+        turned_away = {} if serving.baseline is None else serving.baseline.seen()  # kernels do not see them
         hot = tuple(
             signature
             for signature in hot_signatures(self.signatures(), everything=everything, queued=queued)
-            if signature in serving.signatures or care.backoff.allows(signature, self.calls)
+            if signature not in turned_away
+            and (signature in serving.signatures or care.backoff.allows(signature, self.calls))
         )
         kept = [signature for signature in serving.signatures if signature not in hot]
-        wanted = Aim((*hot, *kept)[:MOST], serving.facts)
+        wanted = Aim((*hot, *kept)[:MOST], serving.facts, serving.strays)
         if set(hot) <= set(serving.signatures) or not progress.allows(wanted) or not progress.resume():
             return False
         for signature in set(hot) - set(serving.signatures):

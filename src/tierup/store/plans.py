@@ -53,6 +53,7 @@ class Kept(msgspec.Struct, frozen=True):
     size_bytes: int
     used_s: float
     facts: tuple[Fact, ...] = ()
+    strays: Signatures = ()
 
 
 class Plans:
@@ -129,7 +130,7 @@ class Plans:
         """Keep a complete record. StoreError or another OSError if that is not possible."""
         make_private(self.folder)
         path = self._path(source, record.parts)
-        if record.plan.signatures:
+        if record.plan.aim != Aim():
             _set_aside(path, record.plan.aim)
         _write(path, record)
         self.evict()
@@ -177,9 +178,8 @@ class Plans:
                 record = _read(os.path.join(self.folder, name))
                 plan, parts = record.plan, record.parts
                 size, used_s = status.st_size, status.st_mtime
-                found.append(
-                    Kept(record.about.name, parts, len(plan.kernels), plan.signatures, size, used_s, plan.facts)
-                )
+                aims = plan.facts, plan.strays
+                found.append(Kept(record.about.name, parts, len(plan.kernels), plan.signatures, size, used_s, *aims))
         return sorted(found, key=lambda kept: -kept.used_s)
 
     def verify(self) -> int:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 from msgspec import Meta
 
-from tierup.ir.facts import MOST, Aim, Fact
+from tierup.ir.facts import MOST, MOST_STRAYS, Aim, Fact
 from tierup.ir.types import DType, MapType, OptionalType, SequenceType, Sym, TensorType, Type, dtype_from_code
 
 if TYPE_CHECKING:  # a warm start needs neither graphs nor plans
@@ -143,11 +143,13 @@ class PlanRecord(msgspec.Struct, array_like=True, frozen=True):
     variants: tuple[VariantRecord, ...] = ()
     facts: Annotated[tuple[Fact, ...], Meta(max_length=MOST)] = ()
     """What some of the variants rely on."""
+    strays: Annotated[tuple[tuple[tuple[int, ...], ...], ...], Meta(max_length=MOST_STRAYS)] = ()
+    """Calls like these have functions of their own, since sizes differ in them that are taken to be equal."""
 
     @property
     def aim(self) -> Aim:
         """What it is made for."""
-        return Aim(self.signatures, self.facts)
+        return Aim(self.signatures, self.facts, self.strays)
 
 
 class WeightRecord(msgspec.Struct, array_like=True, frozen=True):
@@ -257,6 +259,7 @@ def plan_record(
         slots=plan.slots,
         variants=variant_records(plan),
         facts=plan.facts,
+        strays=plan.strays,
     )
 
 

@@ -12,9 +12,7 @@ KEPT: dict[str, str] = {
     "onnx.RandomUniform": _RANDOM,
     "onnx.RandomUniformLike": _RANDOM,
     "onnx.MelWeightMatrix": "a small table made of numbers that are constants in models; folding answers it",
-    "onnx.Unique": "sorts whole slices; no kernel sorts in less than a comparison of each with each",
     "onnx.MaxRoiPool": "every cell is a window of its own size, which the regions' data decide",
     "ms.Inverse": "a matrix without an inverse is an error, which is known only after elimination",
     "ms.NGramRepeatBlock": "searches each row for what came before; how many tokens that bans, only the data says",
-    "ms.Unique": "looks each value up among all before it, and how many are left is known only when the data is",
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tierup.rewrite.decompose.attention import ATTENTION
 from tierup.rewrite.decompose.core import Decomposition
+from tierup.rewrite.decompose.distinct import DISTINCT
 from tierup.rewrite.decompose.elementwise import ELEMENTWISE
 from tierup.rewrite.decompose.elimination import ELIMINATION
 from tierup.rewrite.decompose.generate import GENERATE
@@ -33,6 +34,7 @@ FAMILIES: dict[str, dict[str, Decomposition]] = {
     "generate": GENERATE,
     "movement": MOVEMENT,
     "select": SELECT,
+    "distinct": DISTINCT,
     "reduce": REDUCE,
     "norm": NORM,
     "matrix": MATRIX,

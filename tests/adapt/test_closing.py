@@ -12,6 +12,7 @@ from tests.runtime.test_compiled import floats, perceptron
 
 import tierup
 from tierup.adapt import tiering
+from tierup.adapt.background import BACKGROUND, Climb
 from tierup.codegen.target import AVX512
 from tierup.events import Compared
 from tierup.frontends.onnx import load_onnx
@@ -53,6 +54,23 @@ def _always_faster(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether closing pays on this machine today is not what is tested here."""
     better = Compared(((1,),), 9, 2.0, 1.0, 0.5, 0.0)
     monkeypatch.setattr(tiering, "_time_apart", lambda *_: (better,))
+
+
+def test_whoever_settles_waits_for_what_that_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers that begin before they know of it might not get a core for as long as others want it."""
+    pressed, submit = list[bool](), BACKGROUND.submit
+
+    def watched(climb: Climb) -> int:
+        pressed.append(climb.presses())
+        return submit(climb)
+
+    with tierup.load(saved(tmp_path), config=settings(tmp_path, adapt=True)) as loaded:
+        loaded(x=floats(3, 20))
+        monkeypatch.setattr(BACKGROUND, "submit", watched)
+        assert loaded.settle(timeout_s=120).tier == 2
+        assert pressed
+        assert all(pressed)
+        assert not loaded._progress.presses()
 
 
 def test_settling_closes_what_was_seen(tmp_path: Path) -> None:

@@ -258,6 +258,17 @@ def test_jumps_are_hit() -> None:
     assert "simple elements" in reason
 
 
+def test_scores_that_are_masked_with_the_least_number() -> None:
+    nodes = [node("Where", ["masked", "least", "x"], ["s"]), node("Softmax", ["s"], ["y"], axis=-1)]
+    scores = ["b", 8, "t", "t"]
+    inputs = [value("masked", ["b", 1, "t", "t"], onnx.TensorProto.BOOL), value("x", scores)]
+    least = constant("least", np.finfo(np.float32).min)
+    (alone,) = distinct(model(nodes, inputs, [value("y", scores)], [least]))
+    proof = proof_of(alone.case)
+    assert (proof.passed, proof.reason) == (True, "")
+    assert proof.judged > 1000
+
+
 def small_floats() -> onnx.ModelProto:
     kind = onnx.TensorProto.FLOAT8E4M3FN
     nodes = [

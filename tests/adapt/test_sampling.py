@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +14,11 @@ from tests.store.samples import entries, floats, perceptron, saved
 
 import tierup
 from tierup import _native
-from tierup.adapt import check, tiering
+from tierup.adapt import builders, check, tiering
 from tierup.adapt.care import Care
 from tierup.adapt.check import check_call, difference, is_near
 from tierup.adapt.memory import MEMORY, place_of
-from tierup.adapt.messages import CheckCall, CheckedCall
+from tierup.adapt.messages import CheckCall, CheckedCall, Job, Reply
 from tierup.adapt.sampling import FIRST_CALLS, LEAST_CALLS, MOST_CALLS, SAMPLER, Sample, next_sample, pause_s
 from tierup.adapt.tensors import TensorData, records_of
 from tierup.codegen.target import target_of
@@ -104,6 +106,23 @@ def test_a_call_that_the_rival_answered_is_not_the_last_sample(climbed: tierup.M
     climbed(x=X)
     assert SAMPLER.wait(60)
     assert climbed.report().checked > checked
+
+
+def test_checks_press_while_somebody_waits_for_them(climbed: tierup.Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    pressed = list[bool]()
+
+    def run(jobs: Sequence[Job], *, presses: Callable[[], bool], **_: Any) -> list[Reply]:
+        pressed.append(presses())
+        return [CheckedCall("same", "", 0.01) for _ in jobs]
+
+    monkeypatch.setattr(builders, "run_jobs", run)
+    assert climbed.program is not None
+    for waits in (False, True):
+        with climbed._progress.hurry() if waits else nullcontext():
+            climbed.sample_call({"x": X}, climbed(x=X), climbed.program.number)
+            assert SAMPLER.wait(60)
+    assert pressed[0] is False
+    assert pressed[-1] is True
 
 
 def test_what_is_kept_of_calls_is_one_copy_and_bounded(tmp_path: Path) -> None:

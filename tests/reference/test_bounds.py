@@ -358,6 +358,18 @@ def test_partial_sums_may_overflow() -> None:
     assert not made.bounded(made.op("reduce_max", 0, axes=(0,), keepdims=0)).free
 
 
+def test_the_largest_number_less_something_ordinary_is_itself() -> None:
+    least = float(np.finfo(np.float32).min)
+    made = Maker([least, least, least], [2.5, -1e22, 1e32])
+    result = made.bounded(made.op("sub", 0, made.rounded(1)))
+    np.testing.assert_array_equal(result.value[:2], [least, least])
+    np.testing.assert_array_equal(result.own[:2], [0, 0])  # f32 has no number between
+    assert result.own[2] > 0
+    power = made.bounded(made.op("exp", made.op("sub", 0, made.rounded(1))))
+    assert power.free.tolist() == [False, False, True]  # type: ignore[union-attr]
+    assert within(np.float32([0, 1e-30, 7]), power, UNIT).tolist() == [True, False, True]
+
+
 def test_denormals_are_off_by_their_own_distance() -> None:
     made = Maker([1e-30, 1e-20], [1e-12, 1e-30])
     result = made.bounded(made.op("mul", 0, 1))

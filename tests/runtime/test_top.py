@@ -72,3 +72,12 @@ def test_kernels_that_find_the_best_can_be_proved(shape: list[Any]) -> None:
         proof = prove(alone.case, [address for address, _ in loaded])
         assert proof.passed, proof.reason
         assert proof.judged > 500
+
+
+def test_kernels_that_rank_short_axes_can_be_proved() -> None:
+    """What looks up by ranks is proved on ranks that no row has, too: none, or several of one rank."""
+    cases = [alone.case for alone in distinct(best(2, 2, 1, 1, np.float32, [48, 4]))]
+    for case in cases:
+        loaded = load(case)
+        proof = prove(case, [address for address, _ in loaded])
+        assert proof.passed, proof.reason

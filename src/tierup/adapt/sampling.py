@@ -62,19 +62,24 @@ class Sampler:
 
     def _start_fresh(self) -> None:
         self._changed = threading.Condition()
-        self._waiting: deque[tuple[Sample, Source, Config, Any]] = deque()
+        self._waiting: deque[tuple[Sample, Source, Config, Any, Callable[[], bool]]] = deque()
         self._running = False
         self.spent_s = 0.0  # processor time that this thread took for the last one
 
     def check(
-        self, sample: Sample, source: Source, config: Config, done: Callable[[Sample, CheckedCall | str], None]
+        self,
+        sample: Sample,
+        source: Source,
+        config: Config,
+        done: Callable[[Sample, CheckedCall | str], None],
+        presses: Callable[[], bool],
     ) -> bool:
-        """Have a call answered again; `done`, a method that is held weakly, is told what came of it. False if there is
-        too much to do already."""
+        """Have a call answered again; `done`, a method that is held weakly, is told what came of it. `presses` says
+        whether somebody waits for that; otherwise calls go first. False if there is too much to do already."""
         with self._changed:
             if len(self._waiting) >= _MOST_WAITING:
                 return False
-            self._waiting.append((sample, source, config, WeakMethod(done)))
+            self._waiting.append((sample, source, config, WeakMethod(done), presses))
             if self._running:
                 return True
             self._running = True
@@ -93,17 +98,17 @@ class Sampler:
                     self._running = False
                     self._changed.notify_all()
                     return
-                sample, source, config, done = self._waiting.popleft()
+                sample, source, config, done, presses = self._waiting.popleft()
             if done() is not None:
                 began_s = thread_time()
-                result = _checked(sample, source, config)
+                result = _checked(sample, source, config, presses)
                 self.spent_s = thread_time() - began_s
                 tell = done()
                 if tell is not None:
                     tell(sample, result)
 
 
-def _checked(sample: Sample, source: Source, config: Config) -> CheckedCall | str:
+def _checked(sample: Sample, source: Source, config: Config, presses: Callable[[], bool]) -> CheckedCall | str:
     """What a worker found, or why it did not."""
     from tierup.adapt.builders import run_jobs
     from tierup.adapt.messages import CheckCall, CheckedCall, Failure
@@ -115,7 +120,7 @@ def _checked(sample: Sample, source: Source, config: Config) -> CheckedCall | st
     try:
         with as_file(source, Plans(config.cache_path).folder) as (path, stamp):
             job = CheckCall(path, stamp, sample.inputs, sample.outputs, config.precision)
-            (reply,) = run_jobs([job], limit_s=LIMIT_S)
+            (reply,) = run_jobs([job], limit_s=LIMIT_S, presses=presses)
     except (WorkersUnavailable, OSError, ValueError) as error:
         return str(error)
     if isinstance(reply, Failure):

@@ -35,10 +35,12 @@ class Arithmetic:
 
 
 def overflowed(x: Bounded, unit: float) -> Bounded:
-    """As those see it that compute with it: what may be more than the dtype holds may be infinite by now, or not."""
+    """As those see it that compute with it: what may be more than the dtype holds may be infinite by now, or not. What
+    is exact is a number of the dtype, be it the largest."""
     if x.bound is None or not x.is_float:
         return x
-    over = np.isfinite(x.value) & (np.abs(x.value) + unit * x.bound >= FORMATS[x.dtype].largest)
+    large = np.abs(x.value) + unit * x.bound >= FORMATS[x.dtype].largest
+    over = np.isfinite(x.value) & large & (x.bound > 0)
     return replace(x, bound=np.where(over, np.inf, x.bound)) if over.any() else x
 
 

@@ -58,7 +58,24 @@ def _on_floats(rule: Rule) -> Rule:
 
 
 def _sum(step: Step, a: Bounded, b: Bounded) -> Bounded:
-    return _counted(step, step.rounded(step(a.value, b.value), a.magnitude + b.magnitude), a, b)
+    result = step.rounded(step(a.value, b.value), a.magnitude + b.magnitude)
+    return _counted(step, _absorbed(step, result, a, b), a, b)
+
+
+def _absorbed(step: Step, result: Bounded, a: Bounded, b: Bounded) -> Bounded:
+    """The same, but exact where an operand is about the largest number there is, and the other one less than half a
+    step of it: scores that a mask has put at the end of the range stay there, less the largest of their row."""
+    ends, half_step = (1 - step.unit) * step.format.largest, 2.0**-26 * step.format.relative
+    at_end = np.abs(result.value) >= ends
+    if not at_end.any():
+        return result
+    for one, other in ((a, b), (b, a)):
+        size = np.abs(one.value)
+        little = np.abs(other.value) + step.unit * other.magnitude < half_step * size
+        alone = at_end & (one.own == 0) & little & np.isfinite(size)
+        value = np.where(alone, np.copysign(size, result.value), result.value)
+        result = replace(result, value=value, bound=np.where(alone, 0.0, result.own))
+    return result
 
 
 def _counted(step: Step, result: Bounded, a: Bounded, b: Bounded) -> Bounded:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -124,13 +126,23 @@ class Progress:
     def wait(self, timeout_s: float) -> bool:
         """Wait until nothing is left to improve, or for so many seconds; returns `settled`."""
         self.may_begin.set()
+        with self.hurry():
+            return self._done.wait(timeout_s)
+
+    @contextmanager
+    def hurry(self) -> Iterator[None]:
+        """Somebody waits meanwhile, also between two climbs."""
         with self.lock:
             self.awaited += 1
         try:
-            return self._done.wait(timeout_s)
+            yield
         finally:
             with self.lock:
                 self.awaited -= 1
+
+    def presses(self) -> bool:
+        """Whether somebody waits."""
+        return self.awaited > 0
 
     def finish(self, reason: str = "") -> None:
         """Nothing is left to do. `reason` says why the model did not get further, if it did not."""

@@ -128,6 +128,11 @@ class _Session(Watched):
         The signatures of all calls so far count as frequent, the most frequent first, and what held in all of them as
         something to rely on.
         """
+        with self._progress.hurry():
+            self._settle(timeout_s)
+        return self.report()
+
+    def _settle(self, timeout_s: float) -> None:
         from time import monotonic
 
         deadline = monotonic() + timeout_s
@@ -146,7 +151,6 @@ class _Session(Watched):
                 analysis.save()
 
             MEMORY.wait(max(0.0, deadline - monotonic()))
-        return self.report()
 
     def freeze(self) -> None:
         """No more swaps: what answers calls now does so from now on."""

@@ -200,7 +200,8 @@ class Watched(Held):
             return
         from tierup.adapt.sampling import LIMIT_S, SAMPLER
 
-        if sample is None or source is None or not SAMPLER.check(sample, source, self._config, self._checked):
+        presses = self._progress.presses
+        if sample is None or source is None or not SAMPLER.check(sample, source, self._config, self._checked, presses):
             care.again(self, LIMIT_S)
 
     def _checked(self, sample: Sample, found: CheckedCall | str) -> None:

@@ -71,10 +71,15 @@ def _ranks(b: Core, x: ValueId, largest: bool) -> ValueId:
 
 
 def _at_ranks(b: Core, ranks: ValueId, size: int, count: Dim) -> ValueId:
-    """Which element has each of the first ranks: exactly one has, and where k is more than there are, one beyond the
-    axis, which no lookup takes."""
+    """Which element has each of the first ranks: exactly one has, and where k is open and more than there are, one
+    beyond the axis, which no lookup takes."""
     last = b.rank(ranks) - 1
     wanted, place = b.iota([count, 1], 0, DType.I32), b.iota([1, size], 1)
-    beyond, nothing = b.like(size, place), b.like(0, place)
-    here = b.select(b.eq(b.unsqueeze(ranks, last), wanted), b.sub(place, beyond), nothing)
+    nothing, has_it = b.like(0, place), b.eq(b.unsqueeze(ranks, last), wanted)
+    if isinstance(count, int):
+        # The largest of one place. It lies on the axis whatever the ranks are, so that a kernel that reads them as any
+        # numbers can be proved on any.
+        return b.reduce("max", b.select(has_it, place, nothing), (last + 1,), keepdims=False)
+    beyond = b.like(size, place)
+    here = b.select(has_it, b.sub(place, beyond), nothing)
     return b.add(b.reduce("sum", here, (last + 1,), keepdims=False), beyond)

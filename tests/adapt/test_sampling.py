@@ -91,7 +91,7 @@ def test_integers_must_agree_where_the_baseline_is_sure() -> None:
 def test_samples_are_taken_within_a_budget() -> None:
     assert [next_sample(number, 1e9, 1e9) for number in range(len(FIRST_CALLS))] == list(FIRST_CALLS)
     later = len(FIRST_CALLS)
-    assert next_sample(later, 1000, pause_s(0.1, 0.001)) == 10_000  # 10 s, of which 0.1 s is 1%
+    assert next_sample(later, 1000, pause_s(0.1, 0.001)) == 20_000  # 20 s, of which 0.1 s is 0.5%
     assert next_sample(later, 1000, pause_s(1e-6, 0.001)) == 500  # half a second, of which 1 ms is 0.2%
     assert next_sample(later, 1000, 1e-6) == LEAST_CALLS
     assert next_sample(later, 1e6, 1e6) == MOST_CALLS
@@ -261,6 +261,21 @@ def test_a_warm_model_without_a_predecessor_is_taken_out_too(climbed: tierup.Mod
     assert warm.report().to_dict()["counters"]["quarantined"] == 1
     np.testing.assert_allclose(warm(x=X)["y"], expected, atol=1e-6)
     assert warm.report().tier == 0
+
+
+@pytest.mark.skipif(identify().architecture != "x86_64", reason="the corrupt code is x86's")
+def test_settling_finds_a_wrong_kernel_before_a_call_does(climbed: tierup.Model) -> None:
+    corrupt(climbed)
+    calls = climbed.calls
+    report = climbed.settle().to_dict()
+    assert (report["tier"], report["counters"]["quarantined"], climbed.calls) == (0, 1, calls)
+
+
+def test_what_settling_has_checked_is_not_checked_beside_the_first_calls(climbed: tierup.Model) -> None:
+    assert climbed.settle().checked == 1  # there was one call, whose inputs are kept
+    for number in range(sum(FIRST_CALLS) + 1):
+        call(climbed, number)
+    assert climbed.settle().checked == 1
 
 
 def test_right_answers_are_left_alone(climbed: tierup.Model) -> None:

@@ -8,13 +8,13 @@ other inputs has to say the same. Where the user asked for bf16, the baseline's 
 
 from __future__ import annotations
 
-import time
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from tierup.adapt.messages import CheckCall, CheckedCall
+from tierup.adapt.meter import untold_s
 from tierup.adapt.tensors import array_of
 from tierup.errors import ModelError
 from tierup.frontends.onnx import Imported, load_onnx
@@ -44,7 +44,6 @@ _RANDOM = frozenset(
 
 def check_call(job: CheckCall) -> CheckedCall:
     """Answer the call again, and compare."""
-    began_s = time.monotonic()
     source = FileSource(job.path)
     if job.stamp is not None and source.stamp != job.stamp:
         raise ModelError(f"'{job.path}' is not the file that it was")
@@ -55,16 +54,16 @@ def check_call(job: CheckCall) -> CheckedCall:
     inputs = [given.get(graph.value_name(value), defaults.get(value)) for value in graph.inputs]
     ops = {node.op.rsplit(".", 1)[-1].lower() for _, node in graph.walk()}
     if ops & _RANDOM:
-        return CheckedCall("unsure", "the model draws random numbers", time.monotonic() - began_s)
+        return CheckedCall("unsure", "the model draws random numbers", untold_s())
     rounded = _rounded(job.path, source.stamp) if job.precision == "bf16" else graph
     narrow = _named(imported, rounded, inputs, False)
     answered = {tensor.name: array_of(tensor) for tensor in job.outputs}
     if all(is_near(answered[name], narrow[name]) for name in answered if name in narrow):
-        return CheckedCall("same", "", time.monotonic() - began_s)
+        return CheckedCall("same", "", untold_s())
     wide = _named(imported, graph, inputs, True)
     reason = next(filter(None, (difference(n, answered[n], narrow[n], wide[n]) for n in answered if n in wide)), "")
     verdict = "same" if not reason else "suspicious" if ops & _JUMPS else "different"
-    return CheckedCall(verdict, reason, time.monotonic() - began_s)  # type: ignore[arg-type]  # one of the three
+    return CheckedCall(verdict, reason, untold_s())  # type: ignore[arg-type]  # one of the three
 
 
 @lru_cache(maxsize=1)

@@ -202,8 +202,8 @@ class Recalled(msgspec.Struct, frozen=True, tag="recalled", forbid_unknown_field
 
 
 class CheckedCall(msgspec.Struct, frozen=True, tag="checked", forbid_unknown_fields=True):
-    """Whether a call's answer was right, why not, and how long it took to find out. Two that are suspicious make one
-    that is wrong."""
+    """Whether a call's answer was right, why not, and how much of a core it took to find out, the start of a worker
+    included if one had to start. Two that are suspicious make one that is wrong."""
 
     verdict: Literal["same", "suspicious", "different", "unsure"]
     reason: Reason

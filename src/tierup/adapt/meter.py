@@ -10,7 +10,9 @@ from tierup.adapt.messages import Spent
 
 
 class Meter:
-    """Runs from when it is made."""
+    """Runs from when it is made to when it is read. `told_s` is what of a core this process had taken by then."""
+
+    told_s = 0.0
 
     def __init__(self) -> None:
         with suppress(OSError):  # then the peak is that of the process's whole life
@@ -20,7 +22,13 @@ class Meter:
     def spent(self) -> Spent:
         """What was taken since."""
         peak_bytes, held_bytes = _memory_bytes()
-        return Spent(max(0.0, _core_s() - self._began_s), peak_bytes, held_bytes)
+        Meter.told_s = _core_s()
+        return Spent(max(0.0, Meter.told_s - self._began_s), peak_bytes, held_bytes)
+
+
+def untold_s() -> float:
+    """Seconds of a core since the end of the last job: in the first one, the start of the process is among them."""
+    return max(0.0, _core_s() - Meter.told_s)
 
 
 def _core_s() -> float:

@@ -6,7 +6,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable
-from time import perf_counter, thread_time
+from time import thread_time
 from typing import TYPE_CHECKING, Any
 from weakref import WeakMethod
 
@@ -28,7 +28,7 @@ _MOST_WAITING = 8
 # wrong is in a sample so many calls later, whatever a check costs.
 FIRST_CALLS = (1, 7)
 LEAST_CALLS, MOST_CALLS = 128, 1 << 18
-SHARE = 0.01  # of the time in which a worker may be at it, waiting for a core included
+SHARE = 0.005  # of a core, for workers: they take no more from calls than the core that they use (native/src/rests.hpp)
 OWN_SHARE = 0.002  # and in this process: copies, messages
 
 
@@ -116,7 +116,6 @@ def _checked(sample: Sample, source: Source, config: Config, presses: Callable[[
     from tierup.adapt.workers import WorkersUnavailable
     from tierup.store.plans import Plans
 
-    began_s = perf_counter()
     try:
         with as_file(source, Plans(config.cache_path).folder) as (path, stamp):
             job = CheckCall(path, stamp, sample.inputs, sample.outputs, config.precision)
@@ -126,8 +125,7 @@ def _checked(sample: Sample, source: Source, config: Config, presses: Callable[[
     if isinstance(reply, Failure):
         return reply.reason
     assert isinstance(reply, CheckedCall)  # the only other reply that fits such a job
-    # All of it counts: a worker that had to start, and one that hardly got a core, because calls need them all.
-    return msgspec.structs.replace(reply, seconds=perf_counter() - began_s)
+    return reply
 
 
 SAMPLER = Sampler()  # one for the process

@@ -144,6 +144,7 @@ class _Session(Watched):
             from tierup.adapt.memory import MEMORY
             from tierup.adapt.sampling import SAMPLER
 
+            self._check_ahead()
             SAMPLER.wait(max(0.0, deadline - monotonic()))
             if self._watches:
                 analysis = self._analysed()

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from tierup import _native
 from tierup.config import Config
 from tierup.events import Quarantined, Strayed, Thinned
 from tierup.ir.facts import MOST_STRAYS, Aim
+from tierup.runtime.feeds import native_inputs
 from tierup.session.held import Held
 
 if TYPE_CHECKING:  # a warm start needs none of them
@@ -203,6 +205,23 @@ class Watched(Held):
         presses = self._progress.presses
         if sample is None or source is None or not SAMPLER.check(sample, source, self._config, self._checked, presses):
             care.again(self, LIMIT_S)
+
+    def _check_ahead(self) -> None:
+        """Have what answers since a swap checked on calls that are kept: now, while somebody waits, instead of beside
+        the first calls."""
+        care, source, program = self._caring(), self._origin.source, self.program
+        if program is None or source is None or not self._serving.kernels or self._progress.stopped:
+            return
+        from tierup.adapt.sampling import SAMPLER, Sample
+        from tierup.adapt.tensors import array_of, records_of
+
+        runner = _native.Runner(native_inputs(self._inputs), [output.name for output in self._outputs])
+        runner.program = program
+        for inputs in care.take_ahead():
+            answers = records_of(runner.call_dict({record.name: array_of(record) for record in inputs}))
+            if answers is not None:
+                sample = Sample(inputs, answers, self.calls, program.number)
+                SAMPLER.check(sample, source, self._config, self._checked, self._progress.presses)
 
     def _checked(self, sample: Sample, found: CheckedCall | str) -> None:
         """A worker has answered a sampled call again, or says why it could not."""

@@ -31,6 +31,7 @@ from tierup.adapt.case_record import record_of
 from tierup.adapt.prove import ROUNDS, Proof, Round, prove, prove_code
 from tierup.codegen.objects import build
 from tierup.ir.build import GraphBuilder
+from tierup.ir.dims import DimOp
 from tierup.ir.graph import Weights
 from tierup.ir.types import DType
 from tierup.lower.kernel import Kernel
@@ -330,7 +331,7 @@ def lookup(checked: bool = True) -> Case:
     found = builder.op("core.gather", table, indices, axis=0)
     graph = builder.finish([found])
     # what is isolated reads its sizes from the vector
-    graph = replace(graph, dims=(replace(graph.dims[0], op="elem", args=(vector, 0)),))
+    graph = replace(graph, dims=(DimOp("elem", (vector, 0)),))
     check = "check %p < 11\n" if checked else ""
     program = parse_program(
         f"""program lookup(table: f32 in, index: i64 in, y: f32 out) sizes 1 vector j {{

@@ -28,9 +28,12 @@ from tests.security.models import model, node, value
 
 from tierup.adapt.case import Case
 from tierup.adapt.case_record import record_of
+from tierup.adapt.draws import draw_inputs
 from tierup.adapt.prove import ROUNDS, Proof, Round, prove, prove_code
+from tierup.adapt.trial import Sized
 from tierup.codegen.objects import build
 from tierup.ir.build import GraphBuilder
+from tierup.ir.dims import DimOp
 from tierup.ir.graph import Weights
 from tierup.ir.types import DType
 from tierup.lower.kernel import Kernel
@@ -320,18 +323,18 @@ def test_an_op_without_a_rule_is_not_passed_silently() -> None:
     assert refused(broken) == "core.topk has no rule for its error bound, so the kernel cannot be judged"
 
 
-def lookup(checked: bool = True) -> Case:
+def lookup(checked: bool = True, rows: int = 11) -> Case:
     """y[i, :] = table[index[i], :], by hand: no region looks things up yet."""
     weights = Weights()
     builder = GraphBuilder(weights)
-    table = builder.open_input(DType.F32, [11, 24])
+    table = builder.open_input(DType.F32, [rows, 24])
     indices = builder.open_input(DType.I64, ["n"])
     vector = builder.open_input(DType.I64, [1])
     found = builder.op("core.gather", table, indices, axis=0)
     graph = builder.finish([found])
     # what is isolated reads its sizes from the vector
-    graph = replace(graph, dims=(replace(graph.dims[0], op="elem", args=(vector, 0)),))
-    check = "check %p < 11\n" if checked else ""
+    graph = replace(graph, dims=(DimOp("elem", (vector, 0)),))
+    check = f"check %p < {rows}\n" if checked else ""
     program = parse_program(
         f"""program lookup(table: f32 in, index: i64 in, y: f32 out) sizes 1 vector j {{
   grid i < s0 step 1
@@ -375,6 +378,34 @@ def test_a_check_that_is_too_strict() -> None:
     case = lookup()
     text = print_program(program_of(case)).replace("check %p < 11", "check %p < 10")
     assert "it returns 1 where every index lies inside" in refused(with_program(case, parse_program(text)))
+
+
+LARGE = 40_000  # rows, of which most stay zero
+
+
+def test_a_large_table_is_drawn_and_looked_up_at_its_ends() -> None:
+    case = lookup(rows=LARGE)
+    table, index = case.graph.inputs[:2]
+    sized = Sized(case, [64])
+    inputs = draw_inputs(sized, np.random.default_rng(0), "normal", 0.0)
+    drawn, rows = inputs[table], sized.ends[table]
+    assert not drawn[rows:-rows].any()
+    assert np.count_nonzero(drawn) > rows * 24
+    assert {int(row) < rows for row in inputs[index]} == {True, False}
+    assert all(row < rows or row >= LARGE - rows for row in inputs[index])
+    assert not Sized(lookup(), [64]).ends
+    proof = proof_of(case)
+    assert proof.passed, proof.reason
+
+
+def test_a_wrong_row_of_a_large_table() -> None:
+    case = lookup(rows=LARGE)
+    text = print_program(program_of(case))
+    wrong = text.replace("table[%p * 24 + j]", "table[%p * 24 + j + 24]")
+    assert wrong != text
+    assert "instead of" in refused(with_program(case, parse_program(wrong)))
+    strict = text.replace(f"check %p < {LARGE}", f"check %p < {LARGE - 1500}")
+    assert "it returns 1 where every index lies inside" in refused(with_program(case, parse_program(strict)))
 
 
 def test_sizes_that_never_agree() -> None:

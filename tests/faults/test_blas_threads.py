@@ -45,6 +45,15 @@ def test_a_second_thread_is_limited_too() -> None:
     assert set(seen) == {1}
 
 
+def test_a_worker_keeps_one_thread() -> None:
+    with threadpool_limits(2, "blas"):
+        ONE_BLAS_THREAD.keep()
+        assert set(blas_threads()) == {1}
+        with ONE_BLAS_THREAD:
+            pass
+        assert set(blas_threads()) == {1}
+
+
 def test_the_last_to_leave_restores_what_the_first_found() -> None:
     entered, leave = threading.Event(), threading.Event()
 

@@ -13,11 +13,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from tierup.errors import TierupError
 from tierup.ir.dims import READS, DimBuilder, DimOp
 from tierup.ir.graph import Graph, Node, Value, ValueId, Weights
-from tierup.ir.types import Dim, DType, Sym, TensorType
+from tierup.ir.types import Dim, DType, Shape, Sym, TensorType
 from tierup.lower.kernel import Kernel, Panels
 from tierup.plan.contents import Contents, contents
 from tierup.rewrite.assume import Pair
@@ -56,6 +57,14 @@ class Case:
         assert type.shape is not None
         assert isinstance(type.shape[0], int)
         return type.shape[0]
+
+    @cached_property
+    def shapes(self) -> tuple[Shape, ...]:
+        """The shapes of all values."""
+        types = [value.type for value in self.graph.values]
+        shapes = [type.shape for type in types if isinstance(type, TensorType) and type.shape is not None]
+        assert len(shapes) == len(types)  # whose kernels could not be called with their sizes
+        return tuple(shapes)
 
 
 def bound_values(kernel: Kernel, mode: str) -> list[ValueId]:

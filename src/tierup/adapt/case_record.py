@@ -17,11 +17,9 @@ from tierup.ir.parse import parse_graph
 from tierup.ir.text import print_graph
 from tierup.ir.types import Dim, DType, Sym, TensorType, dtype_from_code, dtype_from_numpy
 from tierup.ir.verify import verify as verify_graph
+from tierup.lower.checked import checked_program
 from tierup.lower.kernel import Kernel, Panels
-from tierup.lower.parse import parse_program
-from tierup.lower.text import print_program
 from tierup.lower.tile import Buffer
-from tierup.lower.verify import verify as verify_program
 from tierup.plan.packing import GROUPS, WINOGRAD, WORDS
 
 Size = Annotated[int, Meta(ge=-(1 << 62), le=1 << 62)] | Annotated[str, Meta(pattern=r"\Ad[0-9]{1,6}\Z")]
@@ -94,7 +92,7 @@ def _call_record(kernel: Kernel) -> CallRecord:
         BufferRecord(b.value, b.width, b.form) if isinstance(b, Panels) else BufferRecord(b) for b in kernel.buffers
     )
     return CallRecord(
-        print_program(kernel.program),
+        kernel.program.text,
         tuple(buffers),
         tuple(map(_size, kernel.sizes)),
         tuple((_size(extent), step) for extent, step in kernel.steps),
@@ -130,10 +128,8 @@ def case_of(record: CaseRecord) -> Case:
 
 
 def _kernel(record: CallRecord) -> Kernel:
-    program = parse_program(record.program)
-    verify_program(program)
     return Kernel(
-        program,
+        checked_program(record.program),
         tuple(Panels(b.value, b.width, b.form) if b.width else b.value for b in record.buffers),
         tuple(map(_dim, record.sizes)),
         tuple((_dim(extent), step) for extent, step in record.steps),

@@ -13,11 +13,12 @@ from typing import Any
 
 import numpy as np
 
+from tierup.adapt.imports import LAST_IMPORT
 from tierup.adapt.messages import CheckCall, CheckedCall
 from tierup.adapt.meter import untold_s
 from tierup.adapt.tensors import array_of
 from tierup.errors import ModelError
-from tierup.frontends.onnx import Imported, load_onnx
+from tierup.frontends.onnx import Imported
 from tierup.ir.graph import Graph
 from tierup.ir.types import Array
 from tierup.reference.evaluate import evaluate
@@ -47,7 +48,7 @@ def check_call(job: CheckCall) -> CheckedCall:
     source = FileSource(job.path)
     if job.stamp is not None and source.stamp != job.stamp:
         raise ModelError(f"'{job.path}' is not the file that it was")
-    imported = _imported(job.path, source.stamp)
+    imported = LAST_IMPORT.get(job.path, source.stamp)
     graph = imported.graph
     given = {tensor.name: array_of(tensor) for tensor in job.inputs}
     defaults = {value: imported.weights[digest] for value, digest in graph.defaults}
@@ -67,15 +68,9 @@ def check_call(job: CheckCall) -> CheckedCall:
 
 
 @lru_cache(maxsize=1)
-def _imported(path: str, stamp: tuple[int, ...]) -> Imported:
-    """The model that the last call was of, too, mostly."""
-    return load_onnx(path)
-
-
-@lru_cache(maxsize=1)
 def _rounded(path: str, stamp: tuple[int, ...]) -> Graph:
     """The model with both sides of its products rounded to bf16, as plans have it."""
-    imported = _imported(path, stamp)
+    imported = LAST_IMPORT.get(path, stamp)
     return narrow_products(lower_to_core(imported.graph, imported.weights), imported.weights)
 
 

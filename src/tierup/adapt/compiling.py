@@ -7,17 +7,13 @@ from collections.abc import Sequence
 from tierup.adapt.messages import Failure, failure
 from tierup.codegen.objects import build
 from tierup.codegen.target import Target
-from tierup.lower.parse import parse_program
-from tierup.lower.verify import verify
+from tierup.lower.checked import checked_program
 
 
 def compile_texts(texts: Sequence[str], target: Target) -> list[bytes | Failure]:
     """Code for each program, or why there is none: one bad program costs the others nothing."""
     try:
-        programs = [parse_program(text) for text in texts]
-        for program in programs:
-            verify(program)
-        return list(build(programs, target))
+        return list(build([checked_program(text) for text in texts], target))
     except Exception as error:  # whatever emitter or LLVM raise is this program's failure
         if len(texts) == 1:
             return [failure(error)]

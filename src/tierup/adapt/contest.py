@@ -12,8 +12,9 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -37,6 +38,9 @@ from tierup.store.plans import Plans
 from tierup.store.records import AboutRecord, EntryRecord, type_of
 from tierup.store.source import FileSource
 
+if TYPE_CHECKING:
+    from tierup.frontends.onnx import Imported
+
 # A block of calls gives one time, that of its fastest call: others were interrupted by whoever goes first. It takes
 # about so long, and has at least so many calls unless they are long.
 _BLOCK_S, _BLOCK_CALLS, _LONG_S = 0.002, 5, 0.01
@@ -54,7 +58,7 @@ def try_plan(job: TryPlan) -> TriedPlan | Failure:
         raise ModelError(f"'{job.path}' is not the file that it was")
     config = Config(threads=job.threads, cache_dir=job.cache_dir, force_tier=0)
     configure(config)
-    plans, origin = Plans(job.cache_dir, job.threads), Origin(job.path)
+    plans, origin = Plans(job.cache_dir, job.threads), Origin(job.path, partial(_import, job.path, source.stamp))
     entry = msgspec.msgpack.decode(job.entry, type=EntryRecord)
     warm = restore(plans.open(source, entry), origin, config)
     if job.incumbent is None:
@@ -88,6 +92,12 @@ def _turned_away(
         if warm.serving.deopts > before and call.signature is not None:
             found.append(call.signature)
     return tuple(signature for signature in found if signature not in entry.plan.strays)
+
+
+def _import(path: str, stamp: tuple[int, ...]) -> Imported:
+    from tierup.adapt.imports import LAST_IMPORT  # the front end: a plan that takes another one's place needs none
+
+    return LAST_IMPORT.get(path, stamp)
 
 
 def _runner(about: AboutRecord, program: _native.Program) -> Callable[[Feeds], Any]:

@@ -53,15 +53,18 @@ def draw_inputs(
     that many are equal, and on the jumps of the region), wild (NaN, infinities, zeros, denormals among normal ones) or
     extreme (as large and small as f32 can compute with); `density` is the share of such elements. Indices stay below
     `places`, too."""
-    limits, lengths = index_limits(sized), _row_lengths(sized)
+    limits, lengths, ends = index_limits(sized), _row_lengths(sized), _rows_found(sized)
     found = sized.known_inputs() | sized.uniform_inputs()
     for value in sized.case.graph.inputs:
         if value not in found:
             shape = sized.shape(value)
-            dtype, count = sized.dtype(value), math.prod(shape)
+            rows = sized.ends.get(value)
+            dtype, count = sized.dtype(value), math.prod(shape if rows is None else (2 * rows, *shape[1:]))
             if value in limits:
                 limit = limits[value] if places is None else min(limits[value], places)
-                drawn = draw.integers(0, max(limit, 1), count).astype(dtype.numpy)
+                drawn = draw.integers(0, max(min(limit, 2 * ends.get(value, limit)), 1), count).astype(dtype.numpy)
+                if value in ends and limit > 2 * ends[value]:
+                    drawn[drawn >= ends[value]] += limit - 2 * ends[value]
             elif value in lengths:  # none, some or all steps, or more than there are
                 drawn = draw.integers(0, lengths[value] + 2, count).astype(dtype.numpy)
                 drawn[: count and 1] = lengths[value]  # or nothing might be computed
@@ -73,10 +76,27 @@ def draw_inputs(
                 drawn = np.resize(draw.choice(_simple(sized.case, dtype), min(count, _TABLE)), count)
             else:
                 drawn = _elements(draw, dtype, count, style, density)
-            found[value] = drawn.reshape(shape)
+            found[value] = drawn.reshape(shape) if rows is None else _with_zeros_between(drawn, rows, shape)
     for value in _recurrent_weights(sized):  # or sums are so large that every function has the same answer for all
         found[value] = (found[value] / max(math.sqrt(found[value].shape[0]), 1.0)).astype(sized.dtype(value).numpy)
     return found
+
+
+def _with_zeros_between(drawn: Array, rows: int, shape: tuple[int, ...]) -> Array:
+    """A table of this shape with what was drawn in so many rows at either end."""
+    table = np.zeros(shape, drawn.dtype)
+    table[:rows], table[-rows:] = drawn.reshape(2, rows, *shape[1:])
+    return table
+
+
+def _rows_found(sized: Sized) -> dict[ValueId, int]:
+    """The inputs that rows of large tables are looked up by, and how many rows at either end these have."""
+    graph = sized.case.graph
+    producers = {value: node for node in graph.nodes for value in node.outputs}
+    lookups = [node for node in graph.nodes if node.op == "core.gather" and node.inputs[0] in sized.ends]
+    return {
+        value: sized.ends[node.inputs[0] or 0] for node in lookups for value in _sources(producers, node.inputs[1] or 0)
+    }
 
 
 def _simple(case: Case, dtype: DType) -> Array:
@@ -206,14 +226,15 @@ _ATTEMPTS, _HALVED_AFTER = 48, 8
 _LONG_ATTEMPTS, _LONG_SHIFTS = 60, (3, 4, 5, 6, 7, 8, 9)
 
 
-def draw_sizes(case: Case, draw: Draw, profile: str) -> Sized | None:
-    """The case at drawn sizes; None if none such were found.
+def draw_sizes(case: Case, draw: Draw, profile: str, least: int | None = None) -> Sized | None:
+    """The case at drawn sizes; None if none such were found. `least` is what `least_elements` says, where it is known.
 
     `profile`: typical, ragged, few, larger (one size up to 70, the others small), one, mixed (some are 1, the others
     equal: what may be broadcast) or none (at least one is 0).
     """
     best: Sized | None = None
-    limit = _LIMIT_ELEMS.get(profile, _USUAL_LIMIT_ELEMS) + least_elements(case)
+    least = least_elements(case) if least is None else least
+    limit = _LIMIT_ELEMS.get(profile, _USUAL_LIMIT_ELEMS) + least
     for attempt in range(_ATTEMPTS + _LONG_ATTEMPTS):
         if attempt >= _ATTEMPTS and (best is not None or profile in _SMALL or not case.open_sizes):
             break

@@ -14,18 +14,18 @@ from dataclasses import dataclass
 import msgspec
 
 from tierup.adapt.background import NO_TARGET
+from tierup.adapt.imports import LAST_IMPORT
 from tierup.adapt.learn import decision_key, left_alone_s
 from tierup.adapt.messages import Failure, PlanModel, PlannedModel
 from tierup.adapt.proof import REASON_LIMIT_CHARS
 from tierup.adapt.proofs import placed_cases
 from tierup.codegen.target import Target, target_of
 from tierup.errors import ConfigError, ModelError, StoreError
-from tierup.frontends.onnx import Imported, load_onnx
+from tierup.frontends.onnx import Imported
 from tierup.ir.facts import Aim, facts_text
 from tierup.ir.graph import Weights
 from tierup.ir.types import Array, dtype_from_numpy
 from tierup.logs import logger
-from tierup.lower.text import print_program
 from tierup.plan.program import BASELINE, Plan, StepCode
 from tierup.profile.identity import identify
 from tierup.runtime.compiled import Compiled, compile_plan
@@ -67,7 +67,7 @@ class Planned:
     @property
     def texts(self) -> list[str]:
         """The tile programs of the plan's slots."""
-        return [print_program(program) for program in self.compiled.programs]
+        return [program.text for program in self.compiled.programs]
 
 
 def make_plan(
@@ -129,7 +129,7 @@ def plan_model(job: PlanModel) -> PlannedModel | Failure:
     if turned_away is not None:
         return turned_away
     _allow_bytes(2 * source.size_bytes)
-    imported = load_onnx(job.path)
+    imported = LAST_IMPORT.get(job.path, source.stamp)
     planned = make_plan(imported, job.aim, job.precision, job.refused)
     if reason := why_not(planned):
         return Failure(reason[:REASON_LIMIT_CHARS], left_alone_s("refused"))

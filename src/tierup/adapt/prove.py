@@ -31,7 +31,7 @@ from tierup.adapt.trial import Sized, Trial, overwrites
 from tierup.codegen.target import Target
 from tierup.errors import InputError, TierupError
 from tierup.ir.graph import ValueId
-from tierup.ir.types import Array, DType
+from tierup.ir.types import Array, DType, TensorType
 from tierup.reference.bounds import (
     EPS,
     Bounded,
@@ -49,6 +49,7 @@ WINOGRAD_RMS_FACTOR = 4.0  # the sums of F(2×2, 3×3) are of larger numbers
 _RMS_ELEMS = 64  # with fewer, one lucky rounding of the baseline's decides
 _WANTED_ELEMS = 512  # to judge, and to compare; small regions are tried more often
 _LAPS, _MORE_ROUNDS = 8, 16
+_EXACT_LAPS = 3  # of what rounds nothing: there every element is judged to the last bit, and none is compared
 _LARGE_ELEMS = 1 << 20  # an evaluation of more takes some tens of ms: then a few rounds have to do
 _HUGE_ELEMS = 1 << 25  # an evaluation of more takes seconds, since each of its values takes more than the caches
 _GREEDY_ROUNDS = 3  # one after another in which memory was taken: now and then it may be another thread's
@@ -162,12 +163,13 @@ class _Attempt:
         self._rounding = np.random.default_rng((seed, _LAPS))
         self._narrowed = np.zeros(0)  # errors that come of rounding to bf16
         self._lengths: dict[tuple[int, ...], Lengths | None] = {}
+        self._least = least_elements(case)
 
     def go(self) -> None:
         missing = missing_rules(self._case.graph)
         if missing:
             raise Refused(f"{', '.join(missing)} has no rule for its error bound, so the kernel cannot be judged")
-        for lap in range(_LAPS):
+        for lap in range(_LAPS if self._rounds_something else _EXACT_LAPS):
             for number, round in enumerate(self._planned()):
                 self._try(round, np.random.default_rng((self._seed, lap, number)))
             if self._seen >= _WANTED_ELEMS or self._evaluated > _LAP_ELEMS:
@@ -178,20 +180,27 @@ class _Attempt:
             self._try(_COMPARED, np.random.default_rng((self._seed, _LAPS, number)))
         self._conclude()
 
+    @property
+    def _rounds_something(self) -> bool:
+        """Whether floats are among what the region computes."""
+        graph = self._case.graph
+        types = (graph.type(value) for node in graph.nodes for value in node.outputs if value is not None)
+        return any(isinstance(type, TensorType) and type.dtype.is_float for type in types)
+
     def _planned(self) -> Iterator[Round]:
         """The rounds that make a difference for this case."""
         closed = self._case.open_sizes == 0
-        if draw_sizes(self._case, np.random.default_rng(self._seed), "typical") is None:
+        if draw_sizes(self._case, np.random.default_rng(self._seed), "typical", self._least) is None:
             raise Refused(f"no sizes were found for which the shapes of the region agree: {why_unfit(self._case)}")
-        least = least_elements(self._case)
-        rounds = _LEAST_ROUNDS if least > _HUGE_ELEMS else _FEW_ROUNDS if least > _LARGE_ELEMS else ROUNDS
+        few = _LEAST_ROUNDS if self._least > _HUGE_ELEMS else _FEW_ROUNDS
+        rounds = few if self._least > _LARGE_ELEMS else ROUNDS
         for round in rounds:
             same = closed and round.sizes in ("one", "mixed", "none")
             if not same:
                 yield round
 
     def _try(self, round: Round, draw: Draw) -> None:
-        sized = draw_sizes(self._case, draw, round.sizes)
+        sized = draw_sizes(self._case, draw, round.sizes, self._least)
         if (
             sized is None
             or (round.bad_index and not indices_given(sized))

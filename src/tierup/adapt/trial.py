@@ -11,6 +11,7 @@ import ctypes
 import math
 import resource
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
@@ -18,7 +19,7 @@ import numpy as np
 from tierup.adapt.case import Case, value_of, values_written
 from tierup.ir.dims import DimError, evaluate
 from tierup.ir.graph import Node, ValueId
-from tierup.ir.types import Array, Dim, DType, Sym, TensorType
+from tierup.ir.types import Array, Dim, DType, Shape, Sym, TensorType
 from tierup.lower.kernel import Kernel, Panels
 from tierup.plan.regions import RECURRENCES
 from tierup.plan.spaces import BITS
@@ -32,6 +33,7 @@ _KERNEL = ctypes.CFUNCTYPE(
 )
 _ALIGNMENT = 64  # what the run time gives values in its arena and packed constants
 _ZONE_BYTES = 4096
+_TABLE_ELEMS, _END_ELEMS = 1 << 19, 1 << 15
 _ZONE, _UNWRITTEN = 0xFF, 0xA5  # NaN as floats; where no NaN is, what is no bool and no likely integer
 
 
@@ -48,7 +50,7 @@ class Sized:
             self._numbers = evaluate(case.graph.dims, lambda op, value, index: self.open_sizes[index])
         except DimError as error:
             raise Unfit(str(error)) from error
-        self._shapes = [self._shape(value) for value in range(len(case.graph.values))]
+        self._shapes = [self._at_sizes(shape) for shape in case.shapes]
         if any(self.number(a) != self.number(b) for a, b in case.assumed):
             raise Unfit("sizes that are taken to be equal are not")
         self._sizes = {value: tuple(map(self.number, sizes)) for value, sizes in case.known}
@@ -69,14 +71,12 @@ class Sized:
         assert isinstance(type, TensorType)
         return type.dtype
 
-    def _shape(self, value: ValueId) -> tuple[int, ...]:
-        type = self.case.graph.type(value)
-        assert isinstance(type, TensorType)
-        assert type.shape is not None
-        shape = tuple(map(self.number, type.shape))
-        if any(size < 0 for size in shape):
-            raise Unfit(f"a size would be {min(shape)}")
-        return shape
+    def _at_sizes(self, shape: Shape) -> tuple[int, ...]:
+        numbers = self._numbers
+        found = tuple([numbers[dim.id] if isinstance(dim, Sym) else dim for dim in shape])
+        if found and min(found) < 0:
+            raise Unfit(f"a size would be {min(found)}")
+        return found
 
     def _check(self, node: Node) -> None:
         """Where sizes are open, types do not say whether they agree."""
@@ -137,10 +137,30 @@ class Sized:
         """How many steps a kernel's grid has: what is divided among threads."""
         return math.prod(-(-self.number(extent) // step) for extent, step in kernel.steps)
 
-    @property
+    @cached_property
+    def ends(self) -> dict[ValueId, int]:
+        """Large tables that rows are looked up in, and how many rows at either end are drawn and found. Those between
+        are zeros, whose memory is hardly ever touched."""
+        graph = self.case.graph
+        others = {value for node in graph.nodes for value in node.inputs[_looks_up_rows(node) :]}
+        tables = {node.inputs[0] for node in graph.nodes if _looks_up_rows(node)} - others - set(graph.outputs)
+        found: dict[ValueId, int] = {}
+        for value in tables.intersection(graph.inputs):
+            assert value is not None
+            (count, *row), elements = self.shape(value), math.prod(self.shape(value))
+            rows = max(_END_ELEMS // max(math.prod(row), 1), 1)
+            if elements > _TABLE_ELEMS and 2 * rows < count:
+                found[value] = rows
+        return found
+
+    @cached_property
     def elements(self) -> int:
         """The elements of all values together: what an evaluation costs."""
-        return sum(math.prod(shape) for shape in self._shapes)
+        return sum(map(math.prod, self._shapes))
+
+
+def _looks_up_rows(node: Node) -> bool:
+    return node.op == "core.gather" and node.attrs["axis"] == 0
 
 
 _BROADCASTING = frozenset(
@@ -188,15 +208,18 @@ def overwrites(sized: Sized) -> dict[ValueId, ValueId]:
 
 
 class _Area:
-    """Bytes on a 64-byte border, or `shift` bytes behind one, with a zone on either side; `content` lies between."""
+    """Bytes on a 64-byte border, or `shift` bytes behind one, with a zone on either side; `content` lies between. With
+    `ends`, it is zero but for so many bytes at either end."""
 
-    def __init__(self, count: int, shift: int = 0, content: Array | None = None) -> None:
-        raw = np.empty(count + 2 * _ZONE_BYTES + _ALIGNMENT + shift, np.uint8)
+    def __init__(self, count: int, shift: int = 0, content: Array | None = None, ends: int | None = None) -> None:
+        size = count + 2 * _ZONE_BYTES + _ALIGNMENT + shift
+        raw = np.empty(size, np.uint8) if ends is None else np.zeros(size, np.uint8)
         begin = _ZONE_BYTES + -(raw.ctypes.data + _ZONE_BYTES) % _ALIGNMENT + shift
         self._before, self.bytes = raw[:begin], raw[begin : begin + count]
         self._behind = raw[begin + count :]
         self._before[:], self._behind[:] = _ZONE, _ZONE
-        self.bytes[:] = _ZONE if content is None else content
+        for part in (slice(None),) if ends is None else (slice(ends), slice(count - ends, None)):
+            self.bytes[part] = _ZONE if content is None else content[part]
         self.address = raw.ctypes.data + begin
 
     def holds(self, content: Array) -> bool:
@@ -278,7 +301,9 @@ class Trial:
         if isinstance(buffer, Panels):
             array, shift = pack_panels(array, buffer.width, form=buffer.form), 0
         flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        return _Area(flat.size, shift * array.dtype.itemsize, flat), flat
+        rows = self.sized.ends.get(buffer) if isinstance(buffer, ValueId) else None
+        ends = None if rows is None else rows * array[0].nbytes
+        return _Area(flat.size, shift * array.dtype.itemsize, flat, ends), flat
 
     def _room(self, value: ValueId) -> _Area:
         return self._held[self._shared[value]][0] if value in self._shared else _Area(self.sized.bytes_of(value))

@@ -7,6 +7,7 @@ if Python can run no thread any more.
 
 from __future__ import annotations
 
+import gc
 import os
 import resource
 import signal
@@ -54,6 +55,8 @@ if TYPE_CHECKING:
 # too rare to find a wrong kernel soon.
 _LEAST_SHARE = 0.1
 _MEMORY_BYTES = 4 << 30  # at least: LLVM needs some hundred MiB for the largest kernels, a plan what its weights take
+# Objects made: a plan is made of many that all stay, and with Python's 700 looking for dead ones takes 3% of the time.
+_COLLECTED_AFTER = 20_000
 
 
 def main() -> None:
@@ -62,6 +65,7 @@ def main() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the thread that started us may have had its own ideas
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     watch_parent(channel, parent)
+    gc.set_threshold(_COLLECTED_AFTER)
     _limit_memory()
     channel.sendall(pack(Ready(emitter_version())))
     if first == "plan":
@@ -99,7 +103,9 @@ def _answer(job: Job) -> bytearray:
 
 def _compile(job: Compile) -> Compiled:
     from tierup.adapt.compiling import compile_texts  # LLVM: a third of a second, that others may need more
+    from tierup.codegen.objects import leave_addresses
 
+    leave_addresses()
     return Compiled(tuple(compile_texts(job.programs, job.target)))
 
 
@@ -111,7 +117,9 @@ def _plan(job: PlanModel) -> PlannedModel | Failure:
 
 def _prove(job: Prove) -> Proof:
     from tierup.adapt.prove import prove_job  # the reference, the tile programs: most workers only compile
+    from tierup.reference.threads import ONE_BLAS_THREAD
 
+    ONE_BLAS_THREAD.keep()
     return prove_job(job)
 
 

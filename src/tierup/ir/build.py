@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from tierup.ir.dims import DimBuilder, DimError
 from tierup.ir.graph import Attrs, Graph, Node, Value, ValueId, Weights, static_type

@@ -8,13 +8,13 @@ tests and tools, the native program evaluates them in calls.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from tierup.ir.types import Dim, Sym
 
 
-@dataclass(frozen=True, slots=True)
-class DimOp:
+class DimOp(msgspec.Struct, frozen=True):
     """One instruction. `of` and `elem` have (value id, axis or flat index) as arguments, all others dims."""
 
     op: str
@@ -202,14 +202,7 @@ def values_read(ops: Sequence[DimOp], dim: Dim) -> set[int]:
 def evaluate(ops: Sequence[DimOp], read: Callable[[str, int, int], int]) -> list[int]:
     """All instructions in order; `read(op, value id, index)` answers `of` and `elem`."""
     results: list[int] = []
-
-    def number(dim: Dim) -> int:
-        return results[dim.id] if isinstance(dim, Sym) else dim
-
     for op in ops:
-        if op.op in READS:
-            value, index = op.args
-            results.append(read(op.op, number(value), number(index)))
-        else:
-            results.append(apply(op.op, *map(number, op.args)))
+        numbers = [results[arg.id] if isinstance(arg, Sym) else arg for arg in op.args]
+        results.append(read(op.op, *numbers) if op.op in READS else apply(op.op, *numbers))
     return results

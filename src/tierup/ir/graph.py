@@ -8,7 +8,7 @@ control nodes are graphs whose inputs are the node's inputs, so nothing is captu
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import ItemsView, Iterator, Mapping, Sequence, ValuesView
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -52,10 +52,11 @@ Attr = int | float | str | Const | Type | tuple["Attr", ...]
 class Attrs(Mapping[str, Attr]):
     """A node's attributes: a mapping that hashes, sorted by name, with `get` typed loosely for readers."""
 
-    __slots__ = ("_items",)
+    __slots__ = ("_items", "_known_key")
 
     def __init__(self, items: Mapping[str, Attr] | Sequence[tuple[str, Attr]] = ()) -> None:
         self._items: dict[str, Attr] = dict(sorted(dict(items).items()))
+        self._known_key: tuple[tuple[str, str], ...] | None = None
 
     def __getitem__(self, name: str) -> Any:
         return self._items[name]
@@ -69,9 +70,17 @@ class Attrs(Mapping[str, Attr]):
     def __len__(self) -> int:
         return len(self._items)
 
+    def items(self) -> ItemsView[str, Attr]:
+        return self._items.items()
+
+    def values(self) -> ValuesView[Attr]:
+        return self._items.values()
+
     def _key(self) -> tuple[tuple[str, str], ...]:
         # repr tells 1 from 1.0, and knows NaN from NaN, which == does not
-        return tuple((name, repr(value)) for name, value in self._items.items())
+        if self._known_key is None:
+            self._known_key = tuple((name, repr(value)) for name, value in self._items.items())
+        return self._known_key
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Attrs) and self._items.keys() == other._items.keys() and self._key() == other._key()

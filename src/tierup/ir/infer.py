@@ -9,8 +9,8 @@ left out). It reads `ctx.inputs`, `ctx.attrs` and `ctx.version`, does size arith
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from tierup.ir.dims import DimBuilder
@@ -26,8 +26,7 @@ class InferError(ValueError):
     """The node's inputs or attributes do not fit its operator."""
 
 
-@dataclass(frozen=True, slots=True)
-class Out:
+class Out(msgspec.Struct, frozen=True):
     """A tensor result: dtype, shape (None: rank unknown; None inside: dim unknown), and the integers it holds, flat,
     where they are known as dims (only for integer tensors of rank 0 or 1)."""
 
@@ -36,8 +35,7 @@ class Out:
     content: tuple[Dim, ...] | None = None
 
 
-@dataclass(frozen=True)
-class Infer:
+class Infer(msgspec.Struct, frozen=True):
     """One node as a type rule sees it. Absent inputs are None; `wanted[k]` says whether output k is used."""
 
     op: str

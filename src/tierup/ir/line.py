@@ -17,12 +17,14 @@ class Line:
     def __init__(self, number: int, text: str, pattern: re.Pattern[str]) -> None:
         self.number, self.tokens, self.at = number, list[tuple[str, str]](), 0
         position, text = 0, text.rstrip()
-        while position < len(text):
-            found = pattern.match(text, position)
-            if found is None:
-                self.fail(f"'{text[position : position + 20]}' cannot be read")
-            self.tokens.append((str(found.lastgroup), found.group(found.lastgroup or 0)))
+        for found in pattern.finditer(text):
+            if found.start() != position:
+                break
+            kind = found.lastgroup or ""
+            self.tokens.append((kind, found[kind or 0]))
             position = found.end()
+        if position < len(text):
+            self.fail(f"'{text[position : position + 20]}' cannot be read")
 
     def fail(self, reason: str) -> NoReturn:
         raise ValueError(f"line {self.number}: {reason}")
@@ -45,7 +47,8 @@ class Line:
 
     def accept(self, text: str) -> bool:
         """Step over `text` if it comes next."""
-        if self.next[1] != text or self.next[0] not in ("sign", "word"):
+        kind, found = self.next
+        if found != text or kind not in ("sign", "word"):
             return False
         self.at += 1
         return True

@@ -27,6 +27,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 
 from tierup.lower.parse import ARG, KEYWORDS, parse_program
 from tierup.lower.tile import (
@@ -49,6 +50,7 @@ from tierup.lower.tile import (
 __all__ = ["line_text", "parse_program", "print_program"]
 
 _WORD = re.compile(r"(?!(?:inf|nan)$)[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+_KEPT = 1024  # names: the programs of a model have much the same
 _VALUE = re.compile(r"(?!(?:inf|nan)$)[A-Za-z_][A-Za-z0-9_]*|[0-9]+", re.ASCII)
 
 
@@ -141,10 +143,12 @@ def _range(axis: str, extent: Size, step: int) -> str:
     return f"{_word(axis)} < {_number(extent)} step {step}"
 
 
+@lru_cache(_KEPT)
 def _word(word: str) -> str:
     return word if _WORD.fullmatch(word) else json.dumps(word)
 
 
+@lru_cache(_KEPT)
 def _value(name: str) -> str:
     return f"%{name if _VALUE.fullmatch(name) else json.dumps(name)}"
 

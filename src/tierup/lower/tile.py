@@ -32,6 +32,7 @@ the emitter's and the planner's business.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from tierup.ir.types import DType
 
@@ -238,10 +239,15 @@ class TileProgram:
     body: tuple[Statement, ...]
     vector: tuple[str, ...] = field(default=())
 
-    def __repr__(self) -> str:
-        from tierup.lower.text import print_program  # the text is the repr; text.py knows programs, not the reverse
+    @cached_property
+    def text(self) -> str:
+        """What tells it from others, and travels in its place."""
+        from tierup.lower.text import print_program  # text.py knows programs, not the reverse
 
         return print_program(self)
+
+    def __repr__(self) -> str:
+        return self.text
 
 
 # Number of arguments of each map. Comparisons give bool; `select` takes a bool first; `fma` is a · b + c rounded once.

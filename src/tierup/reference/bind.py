@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import cache
 from importlib import import_module
 from typing import Any
 
@@ -26,6 +27,7 @@ _WIDENED = {DType.F32, DType.F16, DType.BF16}
 _WIDENED_CODES = {dtype.code for dtype in _WIDENED}
 
 
+@cache
 def resolve(op: str) -> Callable[..., Any]:
     """The reference function of an op."""
     row = lookup(op)
@@ -41,7 +43,7 @@ def bind(node: Node, run: RunGraph | None = None, *, wide: bool = False) -> Boun
     With `wide`, f32, f16 and bf16 are computed and returned as f64.
     """
     function = resolve(node.op)
-    if wide:
+    if wide and any(name in node.attrs for name in _DTYPE_ATTRS):
         node = replace(node, attrs=_wide_attrs(node.attrs))
     extra = {"run": run} if node.graphs else {}
     one_blas_thread = nullcontext() if node.graphs else ONE_BLAS_THREAD  # the nodes of its bodies see to it
@@ -68,6 +70,8 @@ def bind(node: Node, run: RunGraph | None = None, *, wide: bool = False) -> Boun
 def widen(value: Any) -> Any:
     """f32, f16 and bf16 arrays, alone or in sequences and maps, as f64; everything else as it is."""
     if isinstance(value, np.ndarray | np.generic):
+        if value.dtype.isbuiltin == 1:  # one of NumPy's own, as most are
+            return value.astype(np.float64) if value.dtype.char in "ef" else value
         return value.astype(np.float64) if dtype_from_numpy(value.dtype) in _WIDENED else value
     if isinstance(value, list):
         return [widen(item) for item in value]

@@ -40,6 +40,12 @@ class OneBlasThread:
                 self._limit()
             self._inside.add(threading.get_ident())
 
+    def keep(self) -> None:
+        """Leave NumPy one thread for good: this process has nobody else's arrays to compute with."""
+        with self._lock:
+            self._limit()
+            self._before = []
+
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
@@ -54,8 +60,9 @@ class OneBlasThread:
 
             self._libraries = ThreadpoolController().select(user_api="blas").lib_controllers
         if not self._before:  # otherwise the last restore was interrupted
-            self._before = [(library, library.get_num_threads()) for library in self._libraries]
-        for library in self._libraries:
+            threads = ((library, library.get_num_threads()) for library in self._libraries)
+            self._before = [(library, count) for library, count in threads if count != 1]
+        for library, _ in self._before:
             _set_threads(library, 1)
 
     def _restore(self) -> None:

@@ -148,7 +148,7 @@ def draw_examples(graph: Graph, strays: Sequence[Signature] = ()) -> list[Exampl
         for stray in strays[:1]
         if (size := kind_of(stray)[places[0][0]][places[0][1]]) is not None
     }
-    examples = list[Example](given)
+    examples, used = list[Example](given), _sizes_used(graph)
     for choices in _RANGES if len(axes) > len(fixed) else ():
         kept = 0
         for _ in range(_TRIES * _EXAMPLES_EACH):
@@ -156,7 +156,7 @@ def draw_examples(graph: Graph, strays: Sequence[Signature] = ()) -> list[Exampl
             if kept == _EXAMPLES_EACH:
                 break
             sizes = _agreed(graph, needs, drawn, None if attends else kept % 2, fixed)
-            if sizes is not None and _makes_sense(graph, sizes, least=0 if 0 in fixed.values() else 1):
+            if sizes is not None and _makes_sense(graph, used, sizes, least=0 if 0 in fixed.values() else 1):
                 examples.append({place: sizes[dim] for dim, places in axes.items() for place in places})
                 kept += 1
     return examples
@@ -166,12 +166,17 @@ _Sizes = dict[Dim, int]  # of inputs
 _Results = dict[Dim, int | None]  # of instructions; None where data decides, or there is no answer
 
 
-def _makes_sense(graph: Graph, sizes: _Sizes, least: int) -> bool:
-    """Whether every size that follows from those of inputs is so large; what the model gives as a number may be 0."""
+def _makes_sense(graph: Graph, used: Sequence[Sym], sizes: _Sizes, least: int) -> bool:
+    """Whether every size that is used and follows from those of inputs is so large."""
     results = _evaluated(graph, sizes)
-    shapes = (value.type.shape or () for value in graph.values if isinstance(value.type, TensorType))
-    known = (results[dim] for shape in shapes for dim in shape if isinstance(dim, Sym))
+    known = (results[dim] for dim in used)
     return all(size is None or size >= least for size in known)
+
+
+def _sizes_used(graph: Graph) -> list[Sym]:
+    """The sizes that values have, each once; what the model gives as a number may be 0."""
+    shapes = (value.type.shape or () for value in graph.values if isinstance(value.type, TensorType))
+    return list(dict.fromkeys(dim for shape in shapes for dim in shape if isinstance(dim, Sym)))
 
 
 def _attends(graph: Graph) -> bool:

@@ -216,7 +216,8 @@ def walk(
     for node in graph.nodes:
         if not any(value in used for value in node.outputs):
             continue
-        node = replace(node, inputs=tuple(map(new, node.inputs)), outputs=_wanted(node, used))
+        inputs, wanted = tuple(map(new, node.inputs)), _wanted(node, used)
+        node = Node(node.op, node.version, inputs, wanted, node.attrs, node.graphs, node.name)
         if _runs_bodies(node):
             node = with_items(node)
             inner = [(name, _walk_body(out, node, body, rules, tighten)) for name, body in node.graphs]

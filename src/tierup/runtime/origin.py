@@ -13,15 +13,19 @@ from tierup.errors import ModelError, TierupError
 from tierup.store.source import open_source
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tierup.frontends.onnx import Imported
 
 
 class Origin:
     """A model's path, bytes or proto. `source` is None where its content cannot be named, so that nothing is cached."""
 
-    def __init__(self, given: Any) -> None:
+    def __init__(self, given: Any, load: Callable[[], Imported] | None = None) -> None:
+        """`load` imports it where that is not just reading it."""
         self.source = open_source(given)
         self._given = given
+        self._load = load
         self._closed = False
         self._imported: Imported | None = None
         self._lock = threading.Lock()
@@ -34,13 +38,16 @@ class Origin:
         """The model as imported: what is wrong with it is a ModelError."""
         with self._lock:
             if self._imported is None:
-                from tierup.frontends.onnx import load_onnx
-
                 if self._closed:
                     raise TierupError("the model is closed")
                 self._check()
-                self._imported = load_onnx(self._given)
+                self._imported = self._read() if self._load is None else self._load()
             return self._imported
+
+    def _read(self) -> Imported:
+        from tierup.frontends.onnx import load_onnx
+
+        return load_onnx(self._given)
 
     def _check(self) -> None:
         if self.source is not None:

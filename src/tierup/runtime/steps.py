@@ -12,7 +12,6 @@ from tierup.ir.graph import Graph, Node, ValueId, Weights
 from tierup.ir.types import Dim, TensorType
 from tierup.lower.kernel import Kernel, Panels
 from tierup.lower.region import lower_region
-from tierup.lower.text import print_program
 from tierup.lower.tile import TileProgram
 from tierup.plan.baseline import CONTROL, FunctionCompiler, PlanCompiler
 from tierup.plan.cut import cut
@@ -104,7 +103,7 @@ class KernelCompiler(PlanCompiler):
 
     def slot(self, program: TileProgram) -> int:
         """Equal programs share a slot."""
-        text = print_program(program)
+        text = program.text
         if text not in self._slots:
             self._slots[text] = len(self.programs)
             self.programs.append(program)
@@ -116,7 +115,7 @@ class KernelCompiler(PlanCompiler):
 
     def why_refused(self, kernel: Kernel) -> str | None:
         """Why a kernel may not serve; None if nothing speaks against it."""
-        return self._refused.get(program_digest(print_program(kernel.program))) if self._refused else None
+        return self._refused.get(program_digest(kernel.program.text)) if self._refused else None
 
     def panels(self, digest: str, panels: Panels) -> int:
         """The number of a packed constant."""

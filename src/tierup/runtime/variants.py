@@ -96,7 +96,7 @@ class Sizes:
     @property
     def ops(self) -> tuple[DimOp, ...]:
         """The instructions, with numbers as arguments where they are known."""
-        return tuple(op if op.op in READS else replace(op, args=self.closed(op.args)) for op in self._ops)
+        return tuple(op if op.op in READS else DimOp(op.op, self.closed(op.args)) for op in self._ops)
 
 
 def _read(op: DimOp, shapes: dict[int, tuple[int, ...]]) -> int | None:

@@ -6,7 +6,8 @@ The `onnx` package ships no schemas for them, so every row states its signature.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from tierup.ir.graph import Attr
 from tierup.ir.infer import Infer, InferError, Out, PartialShape

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from tierup.ir.infer import Infer, InferError, Out, PartialShape
 from tierup.ir.ops import lookup

@@ -38,6 +38,8 @@ def main() -> None:
             sys.exit(7)
         elif behaviour == "hang" or (behaviour == "slow" and "slow" in texts):
             spin()
+        elif behaviour == "starve":
+            os.kill(os.getpid(), signal.SIGSTOP)
         elif behaviour == "garbage":
             channel.sendall(b"\x05\0\0\0hello")
         elif behaviour == "huge":

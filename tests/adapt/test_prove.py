@@ -246,6 +246,21 @@ def test_a_kernel_that_is_sloppy() -> None:
     assert re.search(r"its RMS error over \d+ elements is .* eps · B, more than 2 times the baseline's", reason)
 
 
+@pytest.mark.parametrize("length", [160, 640])
+def test_one_lucky_sum_of_the_baseline_decides_nothing(length: int) -> None:
+    """All elements of the row have the error of its mean: in some rounds the baseline's is a tenth of ours."""
+    nodes = [
+        node("ReduceMean", ["x"], ["m"], axes=[-1], keepdims=1),
+        node("Add", ["m", "epsilon"], ["d"]),
+        node("Div", ["x", "d"], ["y"]),
+    ]
+    row = [1, 1, 1, length]
+    proto = model(nodes, [value("x", row)], [value("y", row)], [constant("epsilon", 1e-6)])
+    for seed in range(12):
+        proof = proof_of(of_kind(proto, "rows"), seed)
+        assert (proof.passed, proof.reason) == (True, "")
+
+
 def below() -> Case:
     """x < 0.3"""
     outputs = [value("y", ["n", 40], onnx.TensorProto.BOOL)]

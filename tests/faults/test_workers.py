@@ -71,6 +71,15 @@ def test_a_worker_steps_back_once_and_for_all(started: Any) -> None:
     assert workers.lost == 0
 
 
+def test_a_job_that_comes_to_press_leaves_a_worker_that_hardly_gets_on(started: Any, tmp_path: Path) -> None:
+    marker = tmp_path / "begun"
+    workers = started(f"starve:{marker}")
+    assert workers.run([job("a")], at_most=1, presses=marker.exists) == [Compiled((b"a",))]
+    (other,) = pids(workers)
+    assert os.sched_getscheduler(other) == os.SCHED_OTHER
+    assert workers.lost == 1
+
+
 def test_a_worker_is_there_before_the_first_job(started: Any) -> None:
     workers = started("good")
     workers.prepare()

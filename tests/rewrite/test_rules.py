@@ -73,6 +73,13 @@ def reshape(b: GraphBuilder, x: int, *sizes: int, allowzero: int = 0) -> int:
     return int(node(b, "onnx.Reshape", x, ints(b, *sizes), allowzero=allowzero))
 
 
+def turned_list(b: GraphBuilder, x: int, rows: int, *ends: int, to: int) -> int:
+    """A list as a matrix with two columns, its rows backwards, column by column."""
+    matrix = b.op("core.reshape", x, ints(b, rows, 2))
+    back = b.op("core.slice", matrix, ints(b, rows - 1), ints(b, *ends), axes=(0,), steps=(-1,))
+    return int(b.op("core.reshape", b.op("core.transpose", back, perm=(1, 0)), ints(b, to)))
+
+
 def dropout(b: GraphBuilder, training: bool | None, outputs: int = 1) -> list[int]:
     extra = [] if training is None else [const(b, 0.0), const(b, training, BOOL)]
     results = node(b, "onnx.Dropout", f32(b, 4), *extra, version=13, outputs=outputs)
@@ -125,6 +132,8 @@ APPLIES: list[tuple[str, Build]] = [
     ("reshape to itself", lambda b: b.op("core.reshape", x := f32(b, "n", 3), shape_of(b, x))),
     ("reshape of reshape", lambda b: reshape(b, reshape(b, f32(b, "n", 4), 0, 2, 2), -1, 4, 1)),
     ("reshape of reshape", lambda b: reshape(b, reshape(b, f32(b, 2, 0), 0, 0), 0, 3, allowzero=1)),
+    ("list by places", lambda b: turned_list(b, typed(b, DType.I64, 6), 3, -1, to=6)),
+    ("list by places", lambda b: turned_list(b, typed(b, DType.I32, 8), 4, 1, to=4)),
     ("identity transpose", lambda b: b.op("core.transpose", f32(b, 2, 3), perm=(0, 1))),
     ("identity transpose", lambda b: node(b, "onnx.Transpose", f32(b, 2))),
     ("transpose of transpose",
@@ -184,6 +193,10 @@ MUST_NOT: list[tuple[str, Build]] = [
     ("reshape to itself", lambda b: reshape(b, f32(b, 2, 3), 3, 2)),
     ("reshape to itself", lambda b: reshape(b, f32(b, "n", "m"), 3, 3)),  # equal only in this call
     ("reshape of reshape", lambda b: reshape(b, reshape(b, f32(b, 4, 2), 2, 4), 0, 2, 2)),  # 0 copies the 2
+    ("list by places", lambda b: turned_list(b, f32(b, 6), 3, -1, to=6)),  # no sizes are floats
+    ("list by places", lambda b: turned_list(b, typed(b, DType.I64, 80), 40, -1, to=80)),  # nor lists so long
+    ("list by places", lambda b: b.op("core.reshape", b.op("core.transpose", typed(b, DType.I64, 3, 2), perm=(1, 0)),
+                                      ints(b, 6))),  # of a matrix
     ("identity transpose", lambda b: node(b, "onnx.Transpose", f32(b, 2, 2))),
     ("transpose of transpose", lambda b: b.op("core.transpose", b.op("core.abs", f32(b, 2, 3)), perm=(1, 0))),
     ("transpose of single", lambda b: b.op("core.transpose", f32(b, 1, "n", 3), perm=(0, 2, 1))),

@@ -50,6 +50,7 @@ _RMS_ELEMS = 64  # with fewer, one lucky rounding of the baseline's decides
 _WANTED_ELEMS = 512  # to judge, and to compare; small regions are tried more often
 _LAPS, _MORE_ROUNDS = 8, 16
 _EXACT_LAPS = 3  # of what rounds nothing: there every element is judged to the last bit, and none is compared
+_ROUNDS_TO_BE_SURE = 32  # all elements of a row may owe their errors to one sum, and one lucky sum says nothing
 _LARGE_ELEMS = 1 << 20  # an evaluation of more takes some tens of ms: then a few rounds have to do
 _HUGE_ELEMS = 1 << 25  # an evaluation of more takes seconds, since each of its values takes more than the caches
 _GREEDY_ROUNDS = 3  # one after another in which memory was taken: now and then it may be another thread's
@@ -178,6 +179,8 @@ class _Attempt:
             if self._counted >= _WANTED_ELEMS:
                 break
             self._try(_COMPARED, np.random.default_rng((self._seed, _LAPS, number)))
+        for number in range(_ROUNDS_TO_BE_SURE if self._is_sloppy() else 0):
+            self._try(_COMPARED, np.random.default_rng((self._seed, _LAPS, _MORE_ROUNDS + number)))
         self._conclude()
 
     @property
@@ -326,13 +329,18 @@ class _Attempt:
         kernel, baseline = np.sqrt(self._squares / max(self._counted, 1))
         return float(kernel), float(baseline)
 
+    def _is_sloppy(self) -> bool:
+        """Whether the errors so far are too large beside those of the baseline."""
+        kernel, baseline = self._rms()
+        return self._counted >= _RMS_ELEMS and kernel > self._factor * baseline
+
     def _conclude(self) -> None:
         if self._rounds == 0:
             raise Refused(f"no inputs were found that it has an answer for: {self._unanswered}")
         if self._judged < _JUDGED_SHARE * self._seen:
             raise Refused(f"only {self._judged} of {self._seen} elements could be compared")
-        kernel, baseline = self._rms()
-        if self._counted >= _RMS_ELEMS and kernel > self._factor * baseline:
+        if self._is_sloppy():
+            kernel, baseline = self._rms()
             raise Refused(
                 f"its RMS error over {self._counted} elements is {kernel:.3g} eps · B, more than {self._factor:g} "
                 f"times the baseline's {baseline:.3g}"

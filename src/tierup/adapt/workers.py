@@ -2,8 +2,8 @@
 
 Processes are started when they are needed, at most as many as a run asks for, and given back when nothing was asked of
 them for a while. A job that can wait is done by a worker that has stepped back: it runs only where nobody else wants
-to. There is no way back for it, so that a job that presses gets another one. Workers share nothing with this process
-but a socket each. One that dies, or says what cannot be an
+to. There is no way back for it, so that a job that presses gets another one, also if it came to press when it was begun
+and hardly gets on. Workers share nothing with this process but a socket each. One that dies, or says what cannot be an
 answer, is replaced, and its job is tried once more; one that takes too long is killed, and its job fails. Nothing here
 keeps the process alive: it may end at any time, and its workers notice.
 """
@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from tierup.adapt.deadline import Deadline
+from tierup.adapt.deadline import Deadline, core_s
 from tierup.adapt.messages import REPLIES, Failure, Inbox, Job, Ready, Reply, Request, Spent, fits, pack
 from tierup.store.versions import emitter_version
 
@@ -38,6 +38,9 @@ _SPARE_S = 5.0  # a worker ends itself so long after its parent should have ende
 _IDLE_S = 30.0
 _RETRY_S = 60.0  # after which starting workers is tried again where none could be
 _ATTEMPTS = 2
+# A worker that had stepped back when its job came to press is left at it if it gets so much of a core; it takes so long
+# until that can be said, and another one about as long to start.
+_ENOUGH_CORE, _STARVED_S = 0.5, 1.0
 _READ_BYTES = 1 << 18
 _MOST_HELD_BYTES = 1 << 30  # of a worker that rests: one that holds more is let go
 
@@ -95,6 +98,7 @@ class _Worker:
         self.spent: Spent | None = None
         self.deadline = Deadline(self.process.pid, _START_LIMIT_S)
         self._limit_s = 0.0
+        self._begun_s = self._begun_core_s = 0.0
         self._unsent = memoryview(b"")
         self._inbox = Inbox()
 
@@ -103,6 +107,7 @@ class _Worker:
         task.attempts += 1
         self.task, self.spent = task, None
         self._limit_s = limit_s
+        self._begun_s, self._begun_core_s = time.monotonic(), core_s(self.process.pid) or 0.0
         self.deadline = Deadline(self.process.pid, limit_s if self.ready else _START_LIMIT_S)
         self._unsent = memoryview(pack(Request(task.job, limit_s + _SPARE_S)))
 
@@ -116,6 +121,14 @@ class _Worker:
                 os.setpriority(os.PRIO_PROCESS, thread, 19)
                 with suppress(OSError):  # some containers forbid it; niceness is most of it
                     os.sched_setscheduler(thread, os.SCHED_IDLE, os.sched_param(0))
+
+    def starves(self) -> bool:
+        """Whether it has stepped back and hardly gets on with its job, since others want all cores."""
+        took_s = time.monotonic() - self._begun_s
+        if not self.stepped_back or took_s < _STARVED_S:
+            return False
+        used_s = core_s(self.process.pid)
+        return used_s is not None and used_s - self._begun_core_s < _ENOUGH_CORE * took_s
 
     @property
     def events(self) -> int:
@@ -256,10 +269,12 @@ class Workers:
             while (pending or busy) and not self._ending.is_set():
                 most = at_most if isinstance(at_most, int) else at_most()
                 pressing = presses if isinstance(presses, bool) else presses()
+                if pressing:
+                    self._take_back(busy, pending)
                 while pending and len(busy) < most and (worker := self._take(most, pressing, wait=not busy)):
                     busy.append(worker)
                     worker.begin(pending.popleft(), limit_s)
-                for worker in _wait(busy):
+                for worker in _wait(busy, looks=not isinstance(presses, bool)):
                     job, known = worker.task, len(replies)
                     self._advance(worker, busy, pending, replies, limit_s)
                     if told is not None and job is not None and worker.spent is not None and len(replies) > known:
@@ -281,6 +296,15 @@ class Workers:
     def _see_to_forks(self) -> None:
         if self._pid != os.getpid():
             self.forget()
+
+    def _take_back(self, busy: list[_Worker], pending: deque[_Task]) -> None:
+        """Have jobs begun anew that press by now, and whose workers hardly get on."""
+        for worker in [worker for worker in busy if worker.starves()]:
+            busy.remove(worker)
+            self._drop(worker)
+            if worker.task is not None:
+                worker.task.attempts -= 1
+                pending.appendleft(worker.task)
 
     def _advance(
         self, worker: _Worker, busy: list[_Worker], pending: deque[_Task], replies: dict[int, Reply], limit_s: float
@@ -408,13 +432,16 @@ class Workers:
         self._start_fresh()
 
 
-def _wait(workers: Iterable[_Worker]) -> list[_Worker]:
-    """Those that have something to say, can be told something, or have run out of time."""
+def _wait(workers: Iterable[_Worker], *, looks: bool) -> list[_Worker]:
+    """Those that have something to say, can be told something, or have run out of time. With `looks`, it is looked now
+    and then whether the jobs of those press that have stepped back."""
     poll = select.poll()
     by_number = {worker.channel.fileno(): worker for worker in workers}
     for number, worker in by_number.items():
         poll.register(number, worker.events)
     first = min((worker.deadline.next_s for worker in by_number.values()), default=0.0)
+    if looks and any(worker.stepped_back for worker in by_number.values()):
+        first = min(first, time.monotonic() + _STARVED_S)
     ready = {number for number, _ in poll.poll(max(0.0, first - time.monotonic()) * 1000 + 1)}
     now = time.monotonic()
     return [worker for number, worker in by_number.items() if number in ready or now >= worker.deadline.next_s]

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
 from tierup.ir.graph import Attrs, Node
-from tierup.ir.types import Dim
+from tierup.ir.infer import CONTENT_LIMIT
+from tierup.ir.types import Array, Dim
 from tierup.rewrite.decompose.core import Core
 from tierup.rewrite.fold import constant_bytes
-from tierup.rewrite.rules.row import Simplification, keeps_shape, same_shape
+from tierup.rewrite.rules.row import Simplification, keeps_shape, numbers, same_shape
 from tierup.rewrite.walk import Rewriter, Values
 
 _RESHAPES = ("onnx.Reshape", "onnx.Flatten", "onnx.Squeeze", "onnx.Unsqueeze", "core.reshape")
@@ -121,6 +124,43 @@ def _reduce_nothing(out: Rewriter, node: Node) -> Values | None:
     return None if signed_zeros else [x]
 
 
+_LIST_MOVES = ("core.reshape", "core.transpose", "core.slice")
+
+
+def _list_by_places(out: Rewriter, node: Node) -> Values | None:
+    """Exporters turn pads around as a matrix with two columns. What lists hold is known, what matrices hold is not."""
+    moves, value = list[Node](), node.inputs[0]
+    while (inner := out.producer(value)) is not None and inner.op in _LIST_MOVES and len(out.shape(value) or ()) > 1:
+        moves.append(inner)
+        value = inner.inputs[0]
+    shape, dtype, sizes = out.shape(value), out.dtype(value), numbers(out, node.inputs[1])
+    if value is None or shape is None or len(shape) != 1 or dtype is None or not dtype.is_integer:
+        return None
+    if not moves or not isinstance(shape[0], int) or shape[0] > CONTENT_LIMIT or sizes is None or len(sizes) != 1:
+        return None
+    places: Array | None = np.arange(shape[0])
+    for move in reversed(moves):
+        places = None if places is None else _moved(out, move, places)
+    b = Core(out)
+    return None if places is None else [b.op("gather", value, b.integers(places.reshape(-1).tolist()), axis=0)]
+
+
+def _moved(out: Rewriter, move: Node, places: Array) -> Array | None:
+    """What a move of integers makes of these; None where that is known only in the call."""
+    if move.op == "core.transpose":
+        return places.transpose(move.attrs["perm"])
+    if move.op == "core.reshape":
+        sizes = numbers(out, move.inputs[1])
+        return None if sizes is None else places.reshape(sizes)
+    starts, ends = (numbers(out, value) for value in move.inputs[1:])
+    if starts is None or ends is None:
+        return None
+    cut = [slice(None)] * places.ndim
+    for axis, start, end, step in zip(move.attrs["axes"], starts, ends, move.attrs["steps"], strict=True):
+        cut[axis] = slice(start, None if end < 0 else end, step)
+    return places[tuple(cut)]
+
+
 _MAPS = frozenset({"core.cast", "core.neg", "core.add", "core.sub", "core.mul", "core.div"})
 
 
@@ -145,6 +185,8 @@ MOVEMENT = (
     Simplification("reshape to itself", _RESHAPES, "reshape(x, shape(x)) = x", _unchanged),
     Simplification("reshape of reshape", ("onnx.Reshape", "core.reshape"),
                    "reshape(reshape(x, s), t) = reshape(x, t) where t copies no size", _reshape_of_reshape),
+    Simplification("list by places", ("core.reshape",),
+                   "reshape(transpose(reshape(x, s)[::-1]), n) = x[places] where x is a short list", _list_by_places),
     Simplification("identity transpose", _TRANSPOSES, "transpose(x, 0 1 2 ...) = x", _identity_transpose),
     Simplification("transpose of transpose", _TRANSPOSES, "transpose(transpose(x, p), q) = transpose(x, p[q])",
                    _transpose_of_transpose),

@@ -185,13 +185,13 @@ class Care:
         answers = records_of(outputs, CALL_LIMIT_BYTES - _bytes_of(inputs))
         return None if answers is None else Sample(inputs, answers, runner.calls, program)
 
-    def take_ahead(self) -> list[tuple[TensorData, ...]]:
+    def take_ahead(self, runner: _native.Runner) -> list[tuple[TensorData, ...]]:
         """Inputs that are kept, on which to check a plan before its first calls come; none if they have come. From now
         on the budget decides when the next sample is taken."""
         kept = list(self._samples.values())[-len(FIRST_CALLS) :]
         if self._sampled != 1 or not kept:
             return []
-        self._sampled = len(FIRST_CALLS)
+        self._sampled, self._last_sample = len(FIRST_CALLS), (perf_counter(), runner.calls)
         return kept
 
     def again(self, runner: _native.Runner, seconds: float, own_s: float = 0.0) -> None:
@@ -199,6 +199,7 @@ class Care:
         began_s, calls = self._last_sample
         now_s = perf_counter()
         self._last_sample = now_s, runner.calls
+        # of calls that have not come yet, as many may come as there is time for
         rate = (runner.calls - calls) / max(now_s - began_s, 1e-6) or 1 / _call_s(runner)
         self.every_calls = next_sample(self._sampled, rate, pause_s(seconds, own_s + self._taking_s))
         runner.sample_after(self.every_calls)

@@ -217,7 +217,7 @@ class Watched(Held):
 
         runner = _native.Runner(native_inputs(self._inputs), [output.name for output in self._outputs])
         runner.program = program
-        for inputs in care.take_ahead():
+        for inputs in care.take_ahead(self):
             answers = records_of(runner.call_dict({record.name: array_of(record) for record in inputs}))
             if answers is not None:
                 sample = Sample(inputs, answers, self.calls, program.number)

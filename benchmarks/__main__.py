@@ -112,7 +112,7 @@ def parser() -> argparse.ArgumentParser:
     add("--rounds", type=int, help="rounds of each")
     add("--seconds", type=float, default=0.3, help="length of a round of `models`, `real` and `callers` (0.3)")
     add("--starts", type=int, default=2, help="fresh processes for first answers (2)")
-    add("--calls", type=int, help="calls of `traffic` (2000 of the small encoder, 500 of the large one)")
+    add("--calls", type=int, help="calls of `traffic` (2000)")
     add("--cases", default="", help="of `models`, `real`, `traffic` and `load`: mlp-64,silero_vad; mlp means all of it")
     add("--contenders", default=CONTENDERS, help=f"separated by commas ({CONTENDERS})")
     add("--doc", type=Path, help="also fill the tables into this document, between the marks that it has for each")

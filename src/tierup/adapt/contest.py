@@ -88,7 +88,7 @@ def _turned_away(
     found: list[Signature] = []
     for call in calls:
         before = warm.serving.deopts
-        candidate(_given(call) if call.inputs else _drawn(entry, call, 0))
+        candidate(_given(call) if call.inputs else _drawn(entry, call, 0))  # also what goes wrong does so here
         if warm.serving.deopts > before and call.signature is not None:
             found.append(call.signature)
     return tuple(signature for signature in found if signature not in entry.plan.strays)
@@ -127,13 +127,14 @@ def _compare(
     budget_s: float,
 ) -> Compared:
     """Blocks of calls in turn, until it is decided or the time is over; where noise is large, some time longer."""
-    sets = [_given(call)] if call.inputs else [_drawn(entry, call, seed) for seed in range(_SETS)]
-    for feeds in sets:
-        candidate(feeds)  # also what goes wrong does so here
+    sets = [_given(call) if call.inputs else _drawn(entry, call, 0)]
     # Single calls tell enough where one is several times as fast, as kernels are beside the baseline.
     pairs = [_pair(turn, incumbent, candidate, sets, _one_call) for turn in range(2)]
     if not decided(pairs):
         pairs = []
+        sets += [] if call.inputs else [_drawn(entry, call, seed) for seed in range(1, _SETS)]
+        for feeds in sets:
+            candidate(feeds)
         began_s = time.monotonic()
         while len(pairs) < _MOST_PAIRS and not decided(pairs):
             if len(pairs) >= _LEAST_PAIRS and _is_over(pairs, time.monotonic() - began_s, budget_s):

@@ -26,6 +26,7 @@ from tierup.ir.types import Dim, DType, Shape, TensorType
 from tierup.lower.epilogue import Epilogue
 from tierup.lower.kernel import Kernel, Panels
 from tierup.lower.names import Names, Sizes
+from tierup.lower.rows import DEAR
 from tierup.lower.tile import (
     Arg,
     Buffer,
@@ -112,6 +113,7 @@ class _Matmul:
         # Rows of a right side that lies the other way round are columns: a panel is turned over before it is used.
         self._turned = not self._packed and self._b.strides[-1] != 1 and self._b.strides[-2] == 1
         self._epilogue = Epilogue(graph, weights, region.nodes, self._names)
+        self._by_row = self._packed and not isinstance(self._m, int) and _has_dear_maps(graph, region)
 
     def _input(self, index: int) -> ValueId:
         value = self._product.inputs[index]
@@ -195,7 +197,7 @@ class _Matmul:
         buffers += [Buffer("scales", self._dtype(value)) for value in scales]
         buffers += [Buffer(name, self._dtype(value)) for value, name in self._epilogue.operands.items()]
         buffers += self._epilogue.outs()
-        if self._turned:
+        if self._turned or self._by_row:
             buffers.append(Buffer("scratch", self._sum, "scratch"))
         program = TileProgram("matmul", tuple(buffers), len(self._sizes.dims), grid, body, ("j",))
         form = "" if self._words is None else self._words.form
@@ -206,8 +208,12 @@ class _Matmul:
             tuple(self._sizes.dims),
             self._pieces(),
             self._grain(),
-            self._dims.mul(self._k, self._sum.numpy.itemsize * self._width) if self._turned else 0,
+            self._scratch_bytes(),
         )
+
+    def _scratch_bytes(self) -> Dim:
+        row = self._sum.numpy.itemsize * self._width
+        return self._dims.mul(self._k, row) if self._turned else TILES[self._vectors] * row if self._by_row else 0
 
     def _pieces(self) -> tuple[tuple[Dim, int], ...]:
         """Extent and step of each axis of the grid."""
@@ -303,9 +309,24 @@ class _Matmul:
     def _tile(self, rows: int) -> list[Statement]:
         """So many rows of a panel's results."""
         body: list[Statement] = []
+        if self._by_row:
+            return self._mapped_by_row(body, rows)
         result = self._epilogue.write(body, self._total(body, rows), self._sum, self._spot(f"i{rows}"))
         body += self._epilogue.stores(self._result_index(f"i{rows}"), result)
         return body
+
+    def _mapped_by_row(self, body: list[Statement], rows: int) -> list[Statement]:
+        """The same by way of scratch: there are several such tiles, and what the maps of a whole one take to compile is
+        most of what a kernel takes."""
+        i, total, row = f"i{rows}", self._total(body, rows), self._names.new("row")
+        places = Index(((i, self._width), ("j", 1)), 0, ((i, 0), ("j", 0)))
+        inner: list[Statement] = [
+            Load(row, Tile(self._sum, ("x", "j")), "scratch", Index((("x", self._width), ("j", 1)), 0, (("j", 0),)))
+        ]
+        spot = self._spot("x")
+        spot = replace(spot, index=_from_tile(spot.index, i), rows=_from_tile(spot.rows or Index(), i))
+        inner += self._epilogue.stores(spot.index, self._epilogue.write(inner, row, self._sum, spot))
+        return [*body, Store("scratch", places, total), Loop("x", rows, 1, tuple(inner))]
 
     def _total(self, body: list[Statement], rows: int) -> str:
         """The sums of a tile: block by block where they are long, so that rounding does not grow with their length."""
@@ -386,6 +407,15 @@ class _Matmul:
         strides = zip(names, Strides(self._dims).row_major((*self._batch, self._m)), strict=True)
         rows = Index(self._from_block([(name, self._sizes.of(stride)) for name, stride in strides], i))
         return Spot((i, "j"), self._result_index(i), Index((("j", 1),)), rows)
+
+
+def _has_dear_maps(graph: Graph, region: Region) -> bool:
+    return any(graph.nodes[index].op.removeprefix("core.") in DEAR for index in region.nodes)
+
+
+def _from_tile(index: Index, i: str) -> Index:
+    """Addresses of rows x that count from the first one of a tile."""
+    return replace(index, axes=(*((i, stride) for axis, stride in index.axes if axis == "x"), *index.axes))
 
 
 def _shifted(load: Load, k: str, block: str, begin: int, each: int, sizes: Sizes, dims: DimBuilder) -> Load:

@@ -5,8 +5,6 @@ A worker that plans a model mostly compiles its programs, too, and then proves t
 
 from __future__ import annotations
 
-import threading
-
 from tierup.lower.parse import parse_program
 from tierup.lower.tile import TileProgram
 from tierup.lower.verify import verify
@@ -19,7 +17,6 @@ class Checked:
 
     def __init__(self) -> None:
         self._programs: dict[str, TileProgram] = {}
-        self._adding = threading.Lock()
 
     def program(self, text: str) -> TileProgram:
         """The program with this text, which keeps the rules of its executors; ValueError or TileError if there is
@@ -32,10 +29,9 @@ class Checked:
         if known is not None:
             return known
         verify(program)
-        with self._adding:
-            if len(self._programs) >= _MOST:
-                del self._programs[next(iter(self._programs))]
-            self._programs[program.text] = program
+        for oldest in list(self._programs)[: max(0, len(self._programs) + 1 - _MOST)]:
+            self._programs.pop(oldest, None)
+        self._programs[program.text] = program
         return program
 
 

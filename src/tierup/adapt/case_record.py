@@ -17,7 +17,7 @@ from tierup.ir.parse import parse_graph
 from tierup.ir.text import print_graph
 from tierup.ir.types import Dim, DType, Sym, TensorType, dtype_from_code, dtype_from_numpy
 from tierup.ir.verify import verify as verify_graph
-from tierup.lower.checked import checked_program
+from tierup.lower.checked import CHECKED
 from tierup.lower.kernel import Kernel, Panels
 from tierup.lower.tile import Buffer
 from tierup.plan.packing import GROUPS, WINOGRAD, WORDS
@@ -129,7 +129,7 @@ def case_of(record: CaseRecord) -> Case:
 
 def _kernel(record: CallRecord) -> Kernel:
     return Kernel(
-        checked_program(record.program),
+        CHECKED.program(record.program),
         tuple(Panels(b.value, b.width, b.form) if b.width else b.value for b in record.buffers),
         tuple(map(_dim, record.sizes)),
         tuple((_dim(extent), step) for extent, step in record.steps),

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from tierup.adapt.messages import Failure, failure
 from tierup.codegen.objects import build
 from tierup.codegen.target import Target
-from tierup.lower.checked import checked_program
+from tierup.lower.checked import CHECKED
 
 
 def compile_texts(texts: Sequence[str], target: Target) -> list[bytes | Failure]:
     """Code for each program, or why there is none: one bad program costs the others nothing."""
     try:
-        return list(build([checked_program(text) for text in texts], target))
+        return list(build([CHECKED.program(text) for text in texts], target))
     except Exception as error:  # whatever emitter or LLVM raise is this program's failure
         if len(texts) == 1:
             return [failure(error)]

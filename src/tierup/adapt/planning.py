@@ -26,6 +26,7 @@ from tierup.ir.facts import Aim, facts_text
 from tierup.ir.graph import Weights
 from tierup.ir.types import Array, dtype_from_numpy
 from tierup.logs import logger
+from tierup.lower.checked import CHECKED
 from tierup.plan.program import BASELINE, Plan, StepCode
 from tierup.profile.identity import identify
 from tierup.runtime.compiled import Compiled, compile_plan
@@ -137,6 +138,8 @@ def plan_model(job: PlanModel) -> PlannedModel | Failure:
         return PlannedModel(b"", (), planned.target)
     entry = make_entry(planned, imported, source, job.parts, plans)
     cases = placed_cases(planned.compiled, planned.weights)
+    for program in planned.compiled.programs:
+        CHECKED.add(program)  # it will mostly be this process that compiles it
     return PlannedModel(
         msgspec.msgpack.encode(entry), tuple(planned.texts), planned.target, cases, key, planned.compiled.saved
     )

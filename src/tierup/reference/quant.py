@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from tierup.ir.graph import Node
-from tierup.ir.types import Array, DType, dtype_from_code
+from tierup.ir.types import Array, DType, dtype_from_code, dtype_from_numpy
 from tierup.reference.conv import conv
 from tierup.reference.matrix import integer_matmul, matmul, work_dtype
 
-_LIMITS = {
-    dtype.numpy: (-(1 << dtype.bits - 1), (1 << dtype.bits - 1) - 1) if dtype.is_signed else (0, (1 << dtype.bits) - 1)
-    for dtype in DType
-    if dtype.is_integer
-}
-_SATURATING = frozenset(
-    map(np.dtype, (ml_dtypes.float4_e2m1fn, ml_dtypes.float6_e2m3fn, ml_dtypes.float6_e3m2fn))
-)  # types without infinity or NaN, where overflow can only saturate
+_SATURATING = (DType.F4E2M1, DType.F6E2M3, DType.F6E3M2)  # without infinity or NaN: overflow can only saturate
+
+
+@cache
+def _limits() -> dict[np.dtype[Any], tuple[int, int]]:
+    """The least and the largest number of each integer type, by how NumPy holds it."""
+    integers = [dtype for dtype in DType if dtype.is_integer]
+    return {
+        dtype.numpy: (-(1 << dtype.bits - 1), (1 << dtype.bits - 1) - 1)
+        if dtype.is_signed
+        else (0, (1 << dtype.bits) - 1)
+        for dtype in integers
+    }
 
 
 def is_integer(dtype: np.dtype[Any]) -> bool:
-    return dtype in _LIMITS
+    return dtype in _limits()
 
 
 def spread(parameter: Array, shape: tuple[int, ...], axis: int, block: int) -> Array:
@@ -48,7 +53,7 @@ def round_to(real: Array, zero_point: Array | None, dtype: np.dtype[Any], satura
     """Real numbers as `dtype`: rounded half to even, moved by the zero point, saturated. NaN becomes the least."""
     wide = real.astype(work_dtype(real.dtype), copy=False)
     if is_integer(dtype):
-        low, high = _LIMITS[dtype]
+        low, high = _limits()[dtype]
         rounded = np.rint(wide)
         if zero_point is not None:
             rounded = rounded + zero_point.astype(wide.dtype)
@@ -56,7 +61,7 @@ def round_to(real: Array, zero_point: Array | None, dtype: np.dtype[Any], satura
         return np.asarray(np.clip(rounded, low, high)).astype(dtype)
     if zero_point is not None:
         wide = wide + zero_point.astype(wide.dtype)
-    if saturate and dtype not in _SATURATING:
+    if saturate and dtype_from_numpy(dtype) not in _SATURATING:
         limit = _largest(dtype)
         wide = np.clip(wide, -limit, limit)
     return wide.astype(dtype)
@@ -84,10 +89,12 @@ def _division_dtype(node: Node, x: Array, scale: Array) -> np.dtype[Any]:
         return stated.numpy
     if scale.dtype.kind == "i":
         return np.dtype(np.float64)  # int32 divided by int32: f32 could not hold the operands
-    return x.dtype if scale.dtype == np.dtype(ml_dtypes.float8_e8m0fnu) else scale.dtype
+    return x.dtype if scale.dtype == DType.F8E8M0.numpy else scale.dtype
 
 
 def _largest(dtype: np.dtype[Any]) -> float:
+    import ml_dtypes  # milliseconds, and most models have none of its types
+
     return float(ml_dtypes.finfo(dtype).max)  # type: ignore[no-untyped-call]  # ml_dtypes ships no types
 
 

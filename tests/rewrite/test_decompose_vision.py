@@ -72,11 +72,6 @@ def test_upsample(mode: str, scales: tuple[float, ...]) -> None:
     check("Upsample", f(1, 2, 4, 5), opset=7, mode=mode, scales=tuple(map(float, factors)))
 
 
-def test_upsample_to_the_nearest_needs_its_scales() -> None:
-    why = reason("Upsample", f(1, 2, 4, 5), np.ones(4, np.float32), opset=9)
-    assert why == "which neighbours are nearest depends on scales that are known only in the call"
-
-
 @pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
 @pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
 @pytest.mark.parametrize("corners", [0, 1])

@@ -39,19 +39,26 @@ def _eye_like(b: Core, n: Node) -> ValueId:
 
 
 def _range(b: Core, n: Node) -> ValueId:
-    """start + i · delta: integers in their own dtype, floats in f64 and rounded once"""
+    """start + i · delta: integers in their own dtype, floats in f64 and rounded once; where delta is 0, there are -1,
+    which ends the call"""
     start, limit, delta = (b.reshape(b.input(n, i), ()) for i in range(3))
     dtype = b.dtype(start)
     step = b.out.constant(b.input(n, 2))
-    if step is None or not step.reshape(-1)[0]:
-        raise Declined("the step of a range is known only in the call, where it may be 0")
+    if step is not None and not step.reshape(-1)[0]:
+        raise Declined("a range cannot advance by 0")
     if dtype.is_integer:
-        counter = b.iota(b.result_shape(n), 0, DType.I64)
+        (count,) = b.result_shape(n)
+        if step is None:
+            (by,) = b.elems(delta, "the step of a range")
+            count = b.dims.select(b.dims.emit("eq", by, 0), -1, count)
+        counter = b.iota((count,), 0, DType.I64)
         return b.cast(b.add(b.cast(start, DType.I64), b.mul(counter, b.cast(delta, DType.I64))), dtype)
     start, limit, delta = (b.cast(x, DType.F64) for x in (start, limit, delta))
     steps = b.op("ceil", b.div(b.sub(limit, start), delta))
-    count = b.reshape(b.cast(b.max(steps, b.like(0, steps)), DType.I64), (1,))
-    counter = b.op("iota", count, axis=0, dtype=DType.F64.code)
+    count = b.cast(b.max(steps, b.like(0, steps)), DType.I64)
+    if step is None:
+        count = b.select(b.eq(delta, b.like(0, delta)), b.like(-1, count), count)
+    counter = b.op("iota", b.reshape(count, (1,)), axis=0, dtype=DType.F64.code)
     return b.cast(b.add(start, b.mul(counter, delta)), dtype)
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from tierup.ir.graph import Node, ValueId
 from tierup.ir.ops.sizes import clamp, never_negative
 from tierup.ir.types import Dim, DType
 from tierup.rewrite.decompose.core import Bound, Core, Declined, Decomposition
+from tierup.rewrite.decompose.open_axes import OpenAxes
 
 
 def given_numbers(b: Core, n: Node, name: str, index: int) -> tuple[int, ...] | None:
@@ -46,6 +47,37 @@ def _reshape(b: Core, n: Node) -> ValueId:
     x = b.input(n)
     b.shape(x)
     return b.reshape(x, b.result_shape(n))
+
+
+def _squeeze(b: Core, n: Node) -> ValueId:
+    """What has another size than 1 does not fit the result's"""
+    axes = _unknown_axes(b, n, 1)
+    if axes is None:
+        return _reshape(b, n)
+    x = b.input(n)
+    found = OpenAxes(b.dims, axes, b.rank(x))
+    return b.reshape(x, _checked(found, found.left(b.shape(x))))
+
+
+def _unsqueeze(b: Core, n: Node) -> ValueId:
+    axes = _unknown_axes(b, n, 1)
+    if axes is None:
+        return _reshape(b, n)
+    x = b.input(n)
+    found = OpenAxes(b.dims, axes, b.rank(x) + len(axes))
+    return b.reshape(x, _checked(found, found.joined(b.shape(x))))
+
+
+def _unknown_axes(b: Core, n: Node, index: int) -> tuple[Dim, ...] | None:
+    """Axes that are an input of which only the call knows the numbers; None where they are known, or absent."""
+    value = b.given(n, index)
+    return None if value is None or b.is_known(value) else b.elems(value, "'axes'")
+
+
+def _checked(axes: OpenAxes, sizes: Iterable[Dim]) -> list[Dim]:
+    """Sizes of a result; they hold no element, and fit nothing, where the axes are none."""
+    first, *others = [*sizes] or [1]
+    return [axes.checked(first), *others]
 
 
 def _transpose(b: Core, n: Node) -> ValueId:
@@ -109,14 +141,15 @@ def _pad(b: Core, n: Node) -> ValueId:
     x = b.input(n)
     rank = b.rank(x)
     widths = given_dims(b, n, "pads", 1)
-    axes = b.given(n, 3)
-    padded = tuple(range(rank)) if axes is None else b.numbers(axes, "the axes of a Pad")
+    axes, unknown = b.given(n, 3), _unknown_axes(b, n, 3)
+    known = range(rank) if axes is None else () if unknown is not None else b.numbers(axes, "the axes of a Pad")
+    padded = unknown or tuple(b.axis(axis, rank) for axis in known)
     if widths is None or len(widths) != 2 * len(padded):
         raise Declined("the pads do not fit")
-    begins: list[Dim] = [0] * rank
-    ends: list[Dim] = [0] * rank
-    for axis, begin, end in zip(padded, widths[: len(padded)], widths[len(padded) :], strict=True):
-        begins[b.axis(axis, rank)], ends[b.axis(axis, rank)] = begin, end
+    found, halves = OpenAxes(b.dims, padded, rank), (widths[: len(padded)], widths[len(padded) :])
+    begins, ends = ([found.pick(place, half, 0) for place in range(rank)] for half in halves)
+    if unknown is not None:  # what is cut off is more than there is where the axes are none
+        begins[0] = found.checked(begins[0], -_FAR)
     value = b.given(n, 2)
     fill = b.like(n.attrs.get("value", 0), x) if value is None else b.reshape(value, ())
     return pad(b, x, begins, ends, fill, n.attrs.get("mode", "constant"))
@@ -156,6 +189,7 @@ def clamped(b: Core, size: Dim, start: Dim, end: Dim, step: int) -> Bound:
 
 
 _FAR = 1 << 62  # beyond any axis, and small enough to add a size
+_SIZES = frozenset({"of", "add", "sub", "mul", "floordiv", "ceildiv", "truncdiv", "mod", "min", "max", "abs"})
 
 
 def _from_front(b: Core, size: Dim, index: Dim) -> Dim:
@@ -165,6 +199,8 @@ def _from_front(b: Core, size: Dim, index: Dim) -> Dim:
         return index if index >= 0 else -1 - _FAR if index == -_FAR else b.dims.add(size, index)
     if never_negative(b.dims, index):
         return index
+    if b.dims.ops[index.id].op not in _SIZES:  # read in the call, and chosen: it may be as far out as numbers go
+        index = clamp(b.dims, index, -_FAR, _FAR)
     return b.dims.select(b.dims.emit("lt", index, 0), b.dims.add(size, index), index)
 
 
@@ -174,8 +210,10 @@ def _slice(b: Core, n: Node) -> ValueId:
     starts, ends = given_dims(b, n, "starts", 1), given_dims(b, n, "ends", 2)
     if starts is None or ends is None:
         raise Declined("a slice needs starts and ends")
-    axes = given_numbers(b, n, "axes", 3) or tuple(range(len(starts)))
     given = b.given(n, 4)
+    if _unknown_axes(b, n, 3) is not None or (given is not None and not b.is_known(given)):
+        return _slice_in_call(b, n, starts, ends)
+    axes = given_numbers(b, n, "axes", 3) or tuple(range(len(starts)))
     steps = (1,) * len(axes) if given is None else b.numbers(given, "the step of a slice")
     if not axes:
         return x
@@ -186,6 +224,28 @@ def _slice(b: Core, n: Node) -> ValueId:
             step, start, end = 1, 0, 0  # nothing backwards is nothing
         bounds[axis] = clamped(b, shape[axis], start, end, step)
     return b.slice(x, bounds)
+
+
+def _slice_in_call(b: Core, n: Node, starts: Sequence[Dim], ends: Sequence[Dim]) -> ValueId:
+    """A slice of which only the call knows axes or steps: places start, start + step, … on every axis, looked up"""
+    x, dims = b.input(n), b.dims
+    shape, axes = b.shape(x), given_dims(b, n, "axes", 3) or tuple(range(len(starts)))
+    steps = (1,) * len(axes) if b.given(n, 4) is None else b.elems(b.input(n, 4), "the step of a slice")
+    found = OpenAxes(dims, axes, len(shape))
+    for place, size in enumerate(shape):
+        if found.chosen[place] == 0:
+            continue
+        step = found.pick(place, steps, 1)
+        start, end = (_from_front(b, size, found.pick(place, given, far)) for given, far in ((starts, 0), (ends, size)))
+        up, top = dims.emit("lt", 0, step), dims.sub(size, 1)
+        first = dims.select(up, clamp(dims, start, 0, size), dims.max(clamp(dims, start, 0, top), 0))
+        last = dims.select(up, clamp(dims, end, 0, size), clamp(dims, end, -1, top))
+        length = dims.max(dims.select(up, dims.sub(last, first), dims.sub(first, last)), 0)
+        count = dims.min(dims.ceildiv(length, dims.max(dims.emit("abs", step), 1)), size)
+        count = found.checked(dims.select(dims.emit("eq", step, 0), -1, count), -1)  # without a step there is no end
+        places = b.mul(b.iota((count,), 0), b.scalar(step, DType.I64))
+        x = b.gather(x, b.add(b.scalar(first, DType.I64), places), place)
+    return x
 
 
 def _split(b: Core, n: Node) -> list[ValueId | None]:
@@ -295,9 +355,9 @@ MOVEMENT: dict[str, Decomposition] = {
     "onnx.Slice": _slice,
     "onnx.SpaceToDepth": _space_to_depth,
     "onnx.Split": _split,
-    "onnx.Squeeze": _reshape,
+    "onnx.Squeeze": _squeeze,
     "onnx.Tile": _tile,
     "onnx.Transpose": _transpose,
     "onnx.Trilu": _trilu,
-    "onnx.Unsqueeze": _reshape,
+    "onnx.Unsqueeze": _unsqueeze,
 }

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import reduce
 
-from tierup.ir.dims import DimBuilder
 from tierup.ir.graph import Node, ValueId
 from tierup.ir.types import Dim, DType
 from tierup.rewrite.decompose.core import Core, Declined, Decomposition
+from tierup.rewrite.decompose.open_axes import OpenAxes
 
 Reduction = Callable[[Core, ValueId, Sequence[int]], ValueId]  # keeps the reduced axes
 
@@ -43,34 +42,18 @@ def _reduced(b: Core, n: Node) -> _Reduced:
 
 
 def _chosen_in_call(b: Core, x: ValueId, axes: Sequence[Dim], *, keep: bool) -> _Reduced:
-    """Each axis is divided in two, of which one has a single element: the first if it is reduced, else the second.
-
-    An axis outside the tensor leaves no elements, with which the division fails.
-    """
+    """Each axis is divided in two, of which one has a single element: the first if it is reduced, else the second."""
     dims, shape = b.dims, b.shape(x)
     rank = len(shape)
     if not axes or len(axes) > rank:
         raise Declined(f"there are {len(axes)} axes to reduce of {rank}")
-
-    def among(numbers: Sequence[Dim], wanted: Sequence[int]) -> Dim:
-        return reduce(dims.max, [dims.emit("eq", number, one) for number in numbers for one in wanted])
-
-    chosen = [among(axes, (axis, axis - rank)) for axis in range(rank)]
-    inside = reduce(dims.min, [among((axis,), range(-rank, rank)) for axis in axes])
-    kept = [dims.select(one, 1, size) for one, size in zip(chosen, shape, strict=True)]
-    gone = [dims.select(one, size, 1) for one, size in zip(chosen, shape, strict=True)]
+    found = OpenAxes(dims, axes, rank)
+    kept = [dims.select(one, 1, size) for one, size in zip(found.chosen, shape, strict=True)]
+    gone = [dims.select(one, size, 1) for one, size in zip(found.chosen, shape, strict=True)]
     pairs = [size for pair in zip(kept, gone, strict=True) for size in pair]
-    divided = b.reshape(x, [dims.mul(inside, pairs[0]), *pairs[1:]])
+    divided = b.reshape(x, [found.checked(pairs[0]), *pairs[1:]])
     odd = tuple(range(1, 2 * rank, 2))
-    return _Reduced(divided, odd, tuple(kept) if keep else tuple(_left(dims, chosen, shape, rank - len(axes))))
-
-
-def _left(dims: DimBuilder, chosen: Sequence[Dim], shape: Sequence[Dim], count: int) -> Iterator[Dim]:
-    """The sizes of the axes that are not chosen, in order."""
-    before = [dims.sum([dims.sub(1, one) for one in chosen[:axis]]) for axis in range(len(shape))]
-    for place in range(count):
-        here = [dims.mul(dims.sub(1, one), dims.emit("eq", at, place)) for one, at in zip(chosen, before, strict=True)]
-        yield dims.sum([dims.mul(one, size) for one, size in zip(here, shape, strict=True)])
+    return _Reduced(divided, odd, tuple(kept) if keep else tuple(found.left(shape)))
 
 
 def _reduction(reduction: Reduction, *, in_floats: bool = False) -> Decomposition:

@@ -60,17 +60,29 @@ def _everywhere(b: Core, values: ValueId, axes: Sequence[int], rank: int, others
 
 def _by_sizes(b: Core, n: Node, x: ValueId, axes: Sequence[int]) -> tuple[ValueId, ValueId]:
     """Sizes, and their ratio to those of x: in f64, since f32 would move coordinates off whole numbers."""
-    sizes, shape = b.result_shape(n), b.shape(x)
+    shape, given = b.shape(x), b.input(n, 3)
     policy = n.attrs.get("keep_aspect_ratio_policy", "stretch")
     if policy == "stretch":
-        ratios = b.div(b.cast(b.sizes(sizes), DType.F64), b.cast(b.sizes(shape), DType.F64))
-        return b.sizes(sizes), ratios
-    wanted = b.numbers(b.input(n, 3), "the sizes of a Resize that keeps the aspect ratio")
+        sizes = b.sizes(b.result_shape(n))
+        return sizes, b.div(b.cast(sizes, DType.F64), b.cast(b.sizes(shape), DType.F64))
     before = [dim for dim in (shape[axis] for axis in axes) if isinstance(dim, int)]
-    if len(before) < len(axes):
-        raise Declined("the aspect ratio is known only in the call")
-    scale = aspect_scale(before, wanted, policy)
-    return b.sizes(sizes), b.weight(np.array([scale if i in axes else 1.0 for i in range(len(shape))]))
+    if len(before) < len(axes) or not b.is_known(given):
+        return _by_aspect(b, x, given, axes, policy)
+    scale = aspect_scale(before, b.numbers(given, "the sizes of a Resize"), policy)
+    sizes = b.sizes(b.result_shape(n))
+    return sizes, b.weight(np.array([scale if i in axes else 1.0 for i in range(len(shape))]))
+
+
+def _by_aspect(b: Core, x: ValueId, given: ValueId, axes: Sequence[int], policy: str) -> tuple[ValueId, ValueId]:
+    """One scale for all `axes`, the smallest or largest that is wanted; halves are rounded up."""
+    shape, rank = b.shape(x), b.rank(x)
+    before = b.cast(b.sizes([shape[axis] for axis in axes]), DType.F64)
+    ratios = b.div(b.cast(given, DType.F64), before)
+    scale = b.reduce("min" if policy == "not_larger" else "max", ratios, (0,))
+    after = b.cast(b.op("floor", b.add(b.mul(scale, before), b.like(0.5, before))), DType.I64)
+    places = [axes.index(axis) if axis in axes else len(axes) + axis for axis in range(rank)]
+    sizes = b.gather(b.concat([after, b.sizes(shape)], 0), b.integers(places), 0)
+    return sizes, _everywhere(b, b.broadcast(scale, (len(axes),)), axes, rank, [1.0])
 
 
 def _by_scales(b: Core, n: Node, x: ValueId, scales: ValueId, axes: Sequence[int]) -> ValueId:
@@ -100,16 +112,17 @@ def _upsample(b: Core, n: Node) -> ValueId:
     given = b.given(n, 1) if stated is None else b.weight(np.array(stated, np.float32))
     constant = None if given is None else b.out.constant(given)
     mode = "linear" if n.attrs["mode"] == "bilinear" else n.attrs["mode"]
-    if given is None or (constant is None and mode == "nearest"):
-        raise Declined("which neighbours are nearest depends on scales that are known only in the call")
+    if given is None:
+        raise Declined("no scales are given")
     sizes, rank = _by_scales(b, n, x, given, range(b.rank(x))), b.rank(x)
     whole = b.weight(np.array([0.0] * rank + [1.0] * rank))
     attrs = {**_RESIZE_DEFAULTS, "mode": mode, "coordinate_transformation_mode": "asymmetric"}
-    if constant is None or mode != "nearest" or (constant >= 1).all():
+    if mode != "nearest" or (constant is not None and (constant >= 1).all()):
         return b.op("resize", x, sizes, b.cast(given, DType.F64), whole, **attrs | {"nearest_mode": "floor"})
-    for rounding, moved in (("ceil", constant < 1), ("floor", constant >= 1)):
-        target = b.select(b.weight(moved), sizes, b.sizes(b.shape(x)))
-        factors = b.weight(np.where(moved, constant.astype(np.float64), 1.0))
+    shrinks = b.lt(given, b.like(1, given))
+    for rounding, moved in (("ceil", shrinks), ("floor", b.inverse(shrinks))):
+        target = b.select(moved, sizes, b.sizes(b.shape(x)))
+        factors = b.select(moved, b.cast(given, DType.F64), b.number(1, DType.F64))
         x = b.op("resize", x, target, factors, whole, **attrs | {"nearest_mode": rounding})
     return x
 

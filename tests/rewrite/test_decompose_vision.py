@@ -6,9 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import numpy_helper
 from tests.rewrite.lowered import check, f, reason, u8
+from tests.security.models import model, node, value
 
+from tierup.frontends.onnx import load_onnx
 from tierup.ir.types import Array
+from tierup.reference.evaluate import evaluate
+from tierup.rewrite.rewrite import lower_to_core
 
 COORDINATES = (
     "half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric", "tf_half_pixel_for_nn",
@@ -125,6 +130,22 @@ DFTS: list[tuple[Array, int | None, dict[str, Any]]] = [
     (f(2, 6, 2), 9, {"onesided": 1, "inverse": 1}),
     (f(2, 1, 1), None, {}),
 ]
+
+
+@pytest.mark.parametrize(("imaginary", "terms"), [(0.0, 7), (0.5, 14)])
+def test_a_transform_of_a_real_signal_that_is_written_as_a_complex_one(imaginary: float, terms: int) -> None:
+    nodes = [node("Concat", ["x", "i"], ["z"], axis=-1), node("DFT", ["z"], ["y"], axis=1)]
+    parts = numpy_helper.from_array(np.full((2, 7, 1), imaginary, np.float32), "i")
+    proto = model(nodes, [value("x", [2, 7, 1])], [value("y", [2, 7, 2])], [parts])
+    proto.opset_import[0].version = 17
+    imported = load_onnx(proto)
+    graph = lower_to_core(imported.graph, imported.weights)
+    (product,) = (found for found in graph.nodes if found.op == "core.matmul")
+    assert graph.type(product.inputs[1] or 0).shape == (terms, 14)  # type: ignore[union-attr]
+    x = np.random.default_rng(0).standard_normal((2, 7, 1)).astype(np.float32)
+    (y,) = evaluate(graph, imported.weights, [x])
+    wanted = np.fft.fft(x[..., 0].astype(np.float64) + 1j * imaginary)
+    np.testing.assert_allclose(y[..., 0] + 1j * y[..., 1], wanted, atol=1e-6)  # rounded once
 
 
 @pytest.mark.parametrize(("x", "length", "attrs"), DFTS)

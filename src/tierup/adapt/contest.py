@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from tierup.frontends.onnx import Imported
 
 # A block of calls gives one time, that of its fastest call: others were interrupted by whoever goes first. It takes
-# about so long, and has at least so many calls unless they are long.
-_BLOCK_S, _BLOCK_CALLS, _LONG_S = 0.002, 5, 0.01
+# about so long, and has at least so many calls of up to so many seconds: one that is interrupted takes some tens of ms.
+_BLOCK_S, _BLOCK_CALLS = 0.002, ((5, 0.01), (2, 0.05))
 _LEAST_PAIRS, _MOST_PAIRS = 3, 60
 _PATIENCE = 3  # times the budget, where noise could still hide a gain: a plan is turned away for long
 _SETS = 3  # of drawn inputs, which calls rotate over
@@ -77,7 +77,8 @@ def try_plan(job: TryPlan) -> TriedPlan | Failure:
     strays = _turned_away(entry, warm, runners[1], calls)
     if strays and len(entry.plan.strays) < MOST_STRAYS:
         return TriedPlan((), strays)
-    compared = [_compare_on(alone, entry, call, *runners, budget_s) for call in calls for alone in job.ways]
+    single = job.incumbent is None
+    compared = [_compare_on(alone, entry, call, *runners, budget_s, single) for call in calls for alone in job.ways]
     return TriedPlan(tuple(compared))
 
 
@@ -125,16 +126,21 @@ def _compare(
     incumbent: Callable[[Feeds], Any],
     candidate: Callable[[Feeds], Any],
     budget_s: float,
+    single: bool,
 ) -> Compared:
-    """Blocks of calls in turn, until it is decided or the time is over; where noise is large, some time longer."""
+    """Blocks of calls in turn, until it is decided or the time is over; where noise is large, some time longer. With
+    `single`, single calls first."""
     sets = [_given(call) if call.inputs else _drawn(entry, call, 0)]
-    # Single calls tell enough where one is several times as fast, as kernels are beside the baseline.
-    pairs = [_pair(turn, incumbent, candidate, sets, _one_call) for turn in range(2)]
+    # Single calls tell enough where one is several times as fast, as kernels are beside the baseline. Beside other
+    # kernels they do not: one that was interrupted takes many times as long, too.
+    pairs = [_pair(turn, incumbent, candidate, sets, _one_call) for turn in range(2 if single else 0)]
     if not decided(pairs):
         pairs = []
         sets += [] if call.inputs else [_drawn(entry, call, seed) for seed in range(1, _SETS)]
         for feeds in sets:
             candidate(feeds)
+            if not single:
+                incumbent(feeds)  # the first call of a program takes longer
         began_s = time.monotonic()
         while len(pairs) < _MOST_PAIRS and not decided(pairs):
             if len(pairs) >= _LEAST_PAIRS and _is_over(pairs, time.monotonic() - began_s, budget_s):
@@ -174,7 +180,7 @@ def _one_call(run: Callable[[Feeds], Any], sets: list[Feeds]) -> float:
 def _block(run: Callable[[Feeds], Any], sets: list[Feeds]) -> float:
     """The fastest call of a block."""
     fastest, spent, calls = math.inf, 0.0, 0
-    while not calls or (spent < _BLOCK_S or (calls < _BLOCK_CALLS and fastest < _LONG_S)):
+    while spent < _BLOCK_S or any(calls < least and fastest < long_s for least, long_s in _BLOCK_CALLS):
         begin = time.perf_counter()
         run(sets[calls % len(sets)])
         taken = time.perf_counter() - begin

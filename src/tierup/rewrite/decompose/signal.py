@@ -57,8 +57,20 @@ def _parts(b: Core, x: ValueId) -> int:
     return parts
 
 
+def _without_zeros(b: Core, x: ValueId) -> ValueId:
+    """A complex signal, or its real part alone where the other one is known to be zero: half of each sum."""
+    joined = b.out.producer(x)
+    if joined is None or joined.op not in ("onnx.Concat", "core.concat") or len(joined.inputs) != 2:
+        return x
+    (real, imaginary), last = joined.inputs, b.rank(x) - 1
+    if real is None or imaginary is None or b.axis(joined.attrs["axis"], last + 1) != last or b.shape(real)[-1] != 1:
+        return x
+    zeros = b.out.constant(imaginary)
+    return x if zeros is None or zeros.any() else real
+
+
 def _dft(b: Core, n: Node) -> ValueId:
-    x = b.input(n)
+    x = _without_zeros(b, b.input(n))
     shape = b.shape(x)
     axis, given = b.axis(_axis(b, n), len(shape)), b.given(n, 1)
     size, back, half = _short(shape[axis]), bool(n.attrs["inverse"]), bool(n.attrs["onesided"])

@@ -1,0 +1,58 @@
+"""Two programs, timed in turn: what their first calls and interrupted ones may say, and what not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import chain, repeat
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tierup.adapt import contest
+from tierup.adapt.compare import log_of, verdict
+from tierup.adapt.messages import CallRecord
+from tierup.adapt.tensors import records_of
+from tierup.events import Compared
+
+MS = 1e-3
+
+
+@pytest.fixture
+def compared(monkeypatch: pytest.MonkeyPatch) -> Callable[[Iterator[float], bool], Compared]:
+    """Compares an incumbent whose calls take so long with a candidate whose calls take a millisecond."""
+    now_s = 0.0
+    clock = SimpleNamespace(perf_counter=lambda: now_s, monotonic=lambda: now_s)
+    monkeypatch.setattr(contest, "time", clock)
+
+    def runner(times_s: Iterator[float]) -> Callable[[Any], None]:
+        def run(feeds: Any) -> None:
+            nonlocal now_s
+            now_s += next(times_s)
+
+        return run
+
+    def compare(incumbent: Iterator[float], single: bool) -> Compared:
+        call = CallRecord(((1,),), records_of({"x": np.zeros(1, np.float32)}) or ())
+        entry: Any = None  # it says how inputs are drawn, which are given here
+        return contest._compare(entry, call, runner(incumbent), runner(repeat(MS)), 0.1, single)
+
+    return compare
+
+
+def said(compared: Compared) -> str:
+    return verdict([(log_of(compared.gain), compared.margin)])
+
+
+def test_single_calls_tell_the_baseline_from_kernels(compared: Callable[[Iterator[float], bool], Compared]) -> None:
+    found = compared(repeat(30 * MS), True)
+    assert (said(found), found.pairs) == ("better", 2)
+
+
+def test_first_calls_do_not_tell_kernels_from_kernels(compared: Callable[[Iterator[float], bool], Compared]) -> None:
+    """One takes long because it is the first, another because it was interrupted."""
+    found = compared(chain([30 * MS, 40 * MS], repeat(MS, 4), [18 * MS], repeat(MS)), False)
+    assert said(found) == "same"
+    assert found.pairs >= 3
+    assert said(compared(repeat(2 * MS), False)) == "better"

@@ -21,7 +21,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from tierup import _native
-from tierup.adapt.compare import decided, log_gain, saved, verdict
+from tierup.adapt.compare import decided, is_twice, log_gain, saved, verdict
 from tierup.adapt.messages import CallRecord, Failure, TriedPlan, TryPlan
 from tierup.adapt.tensors import array_of
 from tierup.config import Config
@@ -134,7 +134,7 @@ def _compare(
     # Single calls tell enough where one is several times as fast, as kernels are beside the baseline. Beside other
     # kernels they do not: one that was interrupted takes many times as long, too.
     pairs = [_pair(turn, incumbent, candidate, sets, _one_call) for turn in range(2 if single else 0)]
-    if not decided(pairs):
+    if not decided(pairs) and not (single and is_twice(pairs)):
         pairs = []
         sets += [] if call.inputs else [_drawn(entry, call, seed) for seed in range(1, _SETS)]
         for feeds in sets:

@@ -33,10 +33,10 @@ def compared(monkeypatch: pytest.MonkeyPatch) -> Callable[[Iterator[float], bool
 
         return run
 
-    def compare(incumbent: Iterator[float], single: bool) -> Compared:
+    def compare(incumbent: Iterator[float], single: bool, far: bool = False) -> Compared:
         call = CallRecord(((1,),), records_of({"x": np.zeros(1, np.float32)}) or ())
         entry: Any = None  # it says how inputs are drawn, which are given here
-        return contest._compare(entry, call, runner(incumbent), runner(repeat(MS)), 0.1, single)
+        return contest._compare(entry, call, runner(incumbent), runner(repeat(MS)), 0.1, single, far)
 
     return compare
 
@@ -48,6 +48,14 @@ def said(compared: Compared) -> str:
 def test_single_calls_tell_the_baseline_from_kernels(compared: Callable[[Iterator[float], bool], Compared]) -> None:
     found = compared(repeat(30 * MS), True)
     assert (said(found), found.pairs) == ("better", 2)
+
+
+def test_one_call_of_each_is_enough_where_other_signatures_have_said_so(compared: Callable[..., Compared]) -> None:
+    found = compared(repeat(30 * MS), True, True)
+    assert (said(found), found.pairs) == ("better", 1)
+    slow = compared(repeat(0.9 * MS), True, True)
+    assert said(slow) == "worse"
+    assert slow.pairs >= 3
 
 
 def test_first_calls_do_not_tell_kernels_from_kernels(compared: Callable[[Iterator[float], bool], Compared]) -> None:

@@ -78,7 +78,11 @@ def try_plan(job: TryPlan) -> TriedPlan | Failure:
     if strays and len(entry.plan.strays) < MOST_STRAYS:
         return TriedPlan((), strays)
     single = job.incumbent is None
-    compared = [_compare_on(alone, entry, call, *runners, budget_s, single) for call in calls for alone in job.ways]
+    compared: list[Compared] = []
+    for call in calls:
+        for alone in job.ways:
+            far = single and bool(compared) and all(found.gain > 0.5 for found in compared)
+            compared.append(_compare_on(alone, entry, call, *runners, budget_s, single, far))
     return TriedPlan(tuple(compared))
 
 
@@ -127,14 +131,15 @@ def _compare(
     candidate: Callable[[Feeds], Any],
     budget_s: float,
     single: bool,
+    far: bool = False,
 ) -> Compared:
     """Blocks of calls in turn, until it is decided or the time is over; where noise is large, some time longer. With
-    `single`, single calls first."""
+    `single`, single calls first, and one of each if all other signatures have said twice (`far`)."""
     sets = [_given(call) if call.inputs else _drawn(entry, call, 0)]
     # Single calls tell enough where one is several times as fast, as kernels are beside the baseline. Beside other
     # kernels they do not: one that was interrupted takes many times as long, too.
-    pairs = [_pair(turn, incumbent, candidate, sets, _one_call) for turn in range(2 if single else 0)]
-    if not decided(pairs) and not (single and is_twice(pairs)):
+    pairs = [_pair(turn, incumbent, candidate, sets, _one_call) for turn in range((1 if far else 2) if single else 0)]
+    if not decided(pairs) and not (pairs and is_twice(pairs)):
         pairs = []
         sets += [] if call.inputs else [_drawn(entry, call, seed) for seed in range(1, _SETS)]
         for feeds in sets:

@@ -35,7 +35,8 @@ def perceptron(seed: int = 0) -> onnx.ModelProto:
 
 
 def positions(limit: int = 512) -> onnx.ModelProto:
-    """relu(x + table[:length]) with a call-out behind it. A plan takes length to be below the limit, and is guarded."""
+    """Whether x + table[:length] is above 0, drawn with a chance of 0 or 1, which is a call-out. A plan takes length to
+    be below the limit, and is guarded."""
     table = numpy_helper.from_array(np.arange(limit * 4, dtype=np.float32).reshape(limit, 4), "table")
     numbers = [numpy_helper.from_array(np.array(number), name) for name, number in (("one", [1]), ("zero", [0]))]
     nodes = [
@@ -44,10 +45,11 @@ def positions(limit: int = 512) -> onnx.ModelProto:
         node("Slice", ["table", "zero", "length", "zero"], ["part"]),
         node("Add", ["x", "part"], ["sum"]),
         node("Relu", ["sum"], ["relu"]),
-        node("Unique", ["relu"], ["y"]),
+        node("Sign", ["relu"], ["chance"]),
+        node("Bernoulli", ["chance"], ["y"]),
     ]
-    outputs = [value("y", [None])]
-    return model(nodes, [value("x", ["batch", "length", 4])], outputs, [table, *numbers])
+    x, y = (value(name, ["batch", "length", 4]) for name in ("x", "y"))
+    return model(nodes, [x], [y], [table, *numbers])
 
 
 def saved(folder: Path, proto: onnx.ModelProto, name: str = "model.onnx") -> Path:

@@ -1,6 +1,6 @@
 // Short rests of a thread that runs in idle time, so that idle time is all that it gets.
 //
-// An idle process that never sleeps gets more than what nobody wants: Linux 6.18 gave it 20 to 45% of a core beside calls
+// An idle process that never sleeps gets more than what nobody wants: Linux 6.18 gave it 20 to 50% of a core beside calls
 // that use all of them, in turns of a whole tick, and left two threads of a call on one core while it had the other. As
 // soon as it sleeps for a moment now and then, it gets 1%, and calls take what they take without it.
 #pragma once

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from tierup.adapt.messages import (
+    IDLE_NICENESS,
     CheckCall,
     CheckedCall,
     Compile,
@@ -82,7 +83,7 @@ def main() -> None:
 @contextmanager
 def _rests(job: Job) -> Iterator[None]:
     """If this worker has stepped back, it rests now and then, but not in what is timed: see native/src/rests.hpp."""
-    if os.getpriority(os.PRIO_PROCESS, 0) <= 0 or isinstance(job, TryPlan):
+    if os.getpriority(os.PRIO_PROCESS, 0) < IDLE_NICENESS or isinstance(job, TryPlan):
         yield
         return
     from tierup import _native  # with NumPy: one that presses begins without them

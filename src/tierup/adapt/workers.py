@@ -26,7 +26,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from tierup.adapt.deadline import Deadline, core_s
-from tierup.adapt.messages import REPLIES, Failure, Inbox, Job, Ready, Reply, Request, Spent, fits, pack
+from tierup.adapt.messages import IDLE_NICENESS, REPLIES, Failure, Inbox, Job, Ready, Reply, Request, Spent, fits, pack
 from tierup.store.versions import emitter_version
 
 # -P: what lies in the current folder is not imported.
@@ -118,7 +118,7 @@ class _Worker:
         self.stepped_back = True
         with suppress(OSError):  # it may have ended
             for thread in map(int, os.listdir(f"/proc/{self.process.pid}/task")):
-                os.setpriority(os.PRIO_PROCESS, thread, 19)
+                os.setpriority(os.PRIO_PROCESS, thread, IDLE_NICENESS)
                 with suppress(OSError):  # some containers forbid it; niceness is most of it
                     os.sched_setscheduler(thread, os.SCHED_IDLE, os.sched_param(0))
 

@@ -15,6 +15,7 @@ from tierup.adapt.planning import Planned, make_plan
 from tierup.cli.explain_text import counted, print_all, print_functions, print_head, print_region
 from tierup.cli.inputs import sound_inputs
 from tierup.cli.show import brief, write_json
+from tierup.codegen.objects import leave_addresses
 from tierup.config import Config
 from tierup.errors import InputError, StoreError
 from tierup.explain.explanation import Explanation, code_of, explain
@@ -64,6 +65,7 @@ def explain_model(path: Path, request: Request, json_file: Path | None) -> None:
     """Plan the model, probe calls of it, and print all regions or everything about one."""
     if (request.llvm or request.asm) and request.region is None:
         raise InputError("--llvm and --asm show the code of one region; say which: --region R")
+    leave_addresses()  # so that what is shown and timed here is what workers build
     console, config = Console(), Config(force_tier=0)  # the plan is made here, and nothing may change meanwhile
     assert config.data_dir is not None  # Config fills both in
     assert config.threads is not None

@@ -42,8 +42,8 @@ from tierup.plan.regions import Region
 from tierup.plan.strides import Strides
 
 _ROWS = (8, 4, 2, 1)  # queries at a time; 8 rows of two vectors keep both multipliers busy
-# Of queries whose number is open. Without four the kernel compiles in a fifth less, and 2 to 15 queries of 512 keys take
-# a tenth longer; without two as well it would be twice as long.
+# Of queries whose number is open. Without four the kernel compiles in a fifth less, and 2 to 15 queries of 512 keys
+# take a tenth longer; without two as well it would be twice as long.
 _OPEN_ROWS = (8, 2, 1)
 _VECTORS = 2  # in a panel of keys
 _COLUMN_VECTORS = (2, 3, 1)  # in one of the columns of v; with 8 rows, three still fit the registers

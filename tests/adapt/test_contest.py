@@ -33,10 +33,12 @@ def compared(monkeypatch: pytest.MonkeyPatch) -> Callable[[Iterator[float], bool
 
         return run
 
-    def compare(incumbent: Iterator[float], single: bool, far: bool = False) -> Compared:
-        call = CallRecord(((1,),), records_of({"x": np.zeros(1, np.float32)}) or ())
+    def compare(
+        incumbent: Iterator[float], single: bool, far: bool = False, live_s: float = 0.0, first_s: float = 0.0
+    ) -> Compared:
+        call = CallRecord(((1,),), records_of({"x": np.zeros(1, np.float32)}) or (), live_s)
         entry: Any = None  # it says how inputs are drawn, which are given here
-        return contest._compare(entry, call, runner(incumbent), runner(repeat(MS)), 0.1, single, far)
+        return contest._compare(entry, call, runner(incumbent), runner(repeat(MS)), 0.1, single, far, first_s)
 
     return compare
 
@@ -56,6 +58,20 @@ def test_one_call_of_each_is_enough_where_other_signatures_have_said_so(compared
     slow = compared(repeat(0.9 * MS), True, True)
     assert said(slow) == "worse"
     assert slow.pairs >= 3
+
+
+def test_live_calls_have_shown_what_the_baseline_takes(compared: Callable[..., Compared]) -> None:
+    never: Iterator[float] = iter(())
+    found = compared(never, True, live_s=30 * MS, first_s=2 * MS)
+    assert (said(found), found.pairs, found.incumbent_us) == ("better", 2, pytest.approx(30_000))
+    assert compared(never, True, True, live_s=30 * MS, first_s=2 * MS).pairs == 1
+    # Where they do not say twice, both are timed here, one after the other.
+    near = compared(repeat(0.9 * MS), True, live_s=1.9 * MS, first_s=MS)
+    assert said(near) == "worse"
+    late = compared(repeat(30 * MS), True, live_s=30 * MS, first_s=20 * MS)
+    assert (said(late), late.pairs) == ("better", 2)
+    # Beside other kernels, live calls of another time say nothing.
+    assert said(compared(repeat(MS), False, live_s=30 * MS, first_s=MS)) == "same"
 
 
 def test_first_calls_do_not_tell_kernels_from_kernels(compared: Callable[[Iterator[float], bool], Compared]) -> None:

@@ -136,7 +136,7 @@ class Bench:
         MEMORY.wait(60)  # what is busy would come back with the limits that it has
         workers.rest()
         workers._unavailable = None  # those with the old limits may not have started just now
-        self.patch.setattr("tierup.adapt.workers._Worker.step_back", lambda worker: None)
+        self.patch.setattr("tierup.adapt.process.Worker.step_back", lambda worker: None)
         command = (sys.executable, "-P", str(CHANGED), json.dumps(settings))
         self.patch.setattr(workers, "_command", command)
 

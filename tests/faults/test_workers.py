@@ -80,15 +80,35 @@ def test_a_job_that_comes_to_press_leaves_a_worker_that_hardly_gets_on(started: 
     assert workers.lost == 1
 
 
-def test_a_worker_is_there_before_the_first_job(started: Any) -> None:
+def test_a_job_is_begun_before_anybody_asks_for_it(started: Any) -> None:
     workers = started("good")
-    workers.prepare()
+    workers.prepare(job("a"))
     (first,) = pids(workers)
-    workers.prepare()
-    assert workers.run([job("a")], at_most=1, presses=True) == [Compiled((b"a",))]
-    assert pids(workers) == [first]
+    workers.prepare(job("b"))
+    assert pids(workers) == [first]  # one at a time
+    assert workers.run([job("c")], at_most=1, presses=True) == [Compiled((b"c",))]  # it does not wait for it
+    told: list[Any] = []
+    found = workers.run([job("d"), job("a")], at_most=1, presses=True, told=lambda job, spent: told.append(job))
+    assert found == [Compiled((b"d",)), Compiled((b"a",))]
+    assert first in pids(workers)
+    assert len(told) in (0, 2)  # as workers say
     assert started("stillborn").run([], at_most=1) == []
-    Workers(("/does/not/exist",)).prepare()  # what comes of that is told to whoever has a job
+    Workers(("/does/not/exist",)).prepare(job("a"))  # what comes of that is told to whoever has a job
+
+
+def test_a_job_begun_in_vain_is_forgotten(started: Any) -> None:
+    workers = started("good")
+    workers.prepare(job("a"))
+    workers.rest()
+    assert workers.running == 0
+    assert workers.run([job("a")], at_most=1) == [Compiled((b"a",))]
+
+
+def test_a_job_begun_before_anybody_asks_may_fail(started: Any, tmp_path: Path) -> None:
+    workers = started(f"crash:{tmp_path / 'marker'}")
+    workers.prepare(job("a"))
+    assert workers.run([job("a")], at_most=1) == [Compiled((b"a",))]
+    assert workers.lost == 1
 
 
 def test_replies_come_in_the_order_of_the_jobs(started: Any) -> None:

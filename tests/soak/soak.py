@@ -25,8 +25,8 @@ from tests.store.samples import saved
 from tierup.adapt import builders
 from tierup.adapt.background import BACKGROUND
 from tierup.adapt.memory import MEMORY
+from tierup.adapt.process import Worker
 from tierup.adapt.sampling import SAMPLER
-from tierup.adapt.workers import _Worker
 from tierup.events import Built, RolledBack, Swapped
 
 CALLERS = 4
@@ -111,7 +111,7 @@ class Outcome:
 
 def soak(seconds: float, folder: Path, say: Callable[[str], None] = lambda text: None) -> Outcome:
     """Traffic for so many seconds, and a look at what it left."""
-    _Worker.step_back = lambda worker: None  # type: ignore[method-assign]  # other tests may take every core
+    Worker.step_back = lambda worker: None  # type: ignore[method-assign]  # other tests may take every core
     every = [_start(network, folder) for network in networks()]
     stop, phase = threading.Event(), [0]
     threads = [threading.Thread(target=_serve, args=(every, stop, phase, seed)) for seed in range(CALLERS)]

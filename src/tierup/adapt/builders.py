@@ -161,9 +161,9 @@ def run_jobs(
     return _WORKERS.run(jobs, at_most=at_most, limit_s=limit_s, told=told, presses=presses)
 
 
-def prepare_worker() -> None:
-    """Have a worker ready when a model that is being loaded needs to be planned."""
-    _WORKERS.prepare()
+def prepare(job: Job) -> None:
+    """Have a job begun that `run_jobs` will soon be asked for, if workers have nothing else to do."""
+    _WORKERS.prepare(job)
 
 
 def codes(results: Sequence[Built | Failure]) -> list[bytes]:

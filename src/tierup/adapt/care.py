@@ -6,6 +6,7 @@ a look costs some 100 µs, and the next one is put off until that is a few thous
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from statistics import fmean
 from time import perf_counter, thread_time
@@ -31,7 +32,8 @@ _LEAST_BETWEEN_LOOKS = 64
 _KEPT_SAMPLES = 4  # signatures whose inputs are kept
 _KEPT_BYTES = 4 << 20  # for all of them together: larger inputs are drawn where a plan is tried
 _KEPT_EVIDENCE = 4  # wrong answers, with their inputs
-_TRIED_CALLS = 3  # signatures that a plan with open sizes is tried on
+_TRIED_CALLS = 3  # signatures that a plan with open sizes is tried on, or fewer if calls of them take so long
+_TRIED_S = 0.25
 
 
 class Previous(msgspec.Struct, frozen=True):
@@ -231,12 +233,27 @@ class Care:
             )
         seen = sorted(runner.signatures(), key=lambda entry: -entry[1])
         shapes = [tuple(shape for shape in signature if shape is not None) for signature, _ in seen]
+        live_s = _fastest_s(runner)
         known = [
-            CallRecord(signature, self._samples.get(signature, ()))
+            CallRecord(signature, self._samples.get(signature, ()), live_s.get(signature, 0.0))
             for signature, (whole, _) in zip(shapes, seen, strict=True)
             if signature in self._samples or None not in whole
         ]
-        return tuple(known[:_TRIED_CALLS]) or (CallRecord(None),)
+        tried: list[CallRecord] = []
+        for call in known[:_TRIED_CALLS]:
+            if sum(other.live_s for other in tried) < _TRIED_S:
+                tried.append(call)
+        return tuple(tried) or (CallRecord(None),)
+
+
+def _fastest_s(runner: _native.Runner) -> dict[Signature, float]:
+    """The fastest of the last calls of each signature that what answers now has answered."""
+    found: dict[Signature, float] = {}
+    for shapes, program, nanoseconds in runner.times():
+        signature = tuple(shape for shape in shapes if shape is not None)
+        if runner.program is not None and program == runner.program.number:
+            found[signature] = min(1e-9 * nanoseconds, found.get(signature, math.inf))
+    return found
 
 
 def _bytes_of(records: tuple[TensorData, ...]) -> int:

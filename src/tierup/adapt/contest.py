@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -62,41 +62,40 @@ def try_plan(job: TryPlan) -> TriedPlan | Failure:
     entry = msgspec.msgpack.decode(job.entry, type=EntryRecord)
     warm = restore(plans.open(source, entry), origin, config)
     if job.incumbent is None:
-        from tierup.plan.baseline import baseline
-
-        imported = origin.imported()
-        incumbent = executable(baseline(imported.graph), imported.weights)
+        incumbent = _baseline_runner(entry.about, origin)
     else:
         found = plans.find(source, job.parts)
         if found is None or found.record.plan.aim != job.incumbent:
             return Failure("the plan that answers now is not in the cache")
-        incumbent = restore(found, origin, config, warm.serving.constants).program
-    runners = _runner(entry.about, incumbent), _runner(entry.about, warm.program)
+        incumbent = _runner(entry.about, restore(found, origin, config, warm.serving.constants).program)
+    runners = incumbent, _runner(entry.about, warm.program)
     budget_s = job.budget_s / max(1, len(job.calls) * len(job.ways))
     calls = [call if call.signature is not None else _any_call(origin) for call in job.calls]
-    strays = _turned_away(entry, warm, runners[1], calls)
+    first_s, strays = _answered(entry, warm, runners[1], calls)
     if strays and len(entry.plan.strays) < MOST_STRAYS:
         return TriedPlan((), strays)
     single = job.incumbent is None
     compared: list[Compared] = []
-    for call in calls:
+    for call, taken_s in zip(calls, first_s, strict=True):
         for alone in job.ways:
             far = single and bool(compared) and all(found.gain > 0.5 for found in compared)
-            compared.append(_compare_on(alone, entry, call, *runners, budget_s, single, far))
+            compared.append(_compare_on(alone, entry, call, *runners, budget_s, single, far, taken_s))
     return TriedPlan(tuple(compared))
 
 
-def _turned_away(
+def _answered(
     entry: EntryRecord, warm: Warm, candidate: Callable[[Feeds], Any], calls: Sequence[CallRecord]
-) -> tuple[Signature, ...]:
-    """The signatures of calls that break what the candidate assumes of sizes, so that the baseline has to answer."""
+) -> tuple[list[float], tuple[Signature, ...]]:
+    """Each call once, also what goes wrong does so here: how long it took the candidate, and the signatures of those
+    that break what it assumes of sizes, so that the baseline has to answer."""
+    first_s: list[float] = []
     found: list[Signature] = []
     for call in calls:
-        before = warm.serving.deopts
-        candidate(_given(call) if call.inputs else _drawn(entry, call, 0))  # also what goes wrong does so here
+        before, feeds = warm.serving.deopts, _given(call) if call.inputs else _drawn(entry, call, 0)
+        first_s.append(_one_call(candidate, [feeds]))
         if warm.serving.deopts > before and call.signature is not None:
             found.append(call.signature)
-    return tuple(signature for signature in found if signature not in entry.plan.strays)
+    return first_s, tuple(signature for signature in found if signature not in entry.plan.strays)
 
 
 def _import(path: str, stamp: tuple[int, ...]) -> Imported:
@@ -111,6 +110,21 @@ def _runner(about: AboutRecord, program: _native.Program) -> Callable[[Feeds], A
     runner = _native.Runner(native_inputs(inputs), [output.name for output in outputs])
     runner.program = program
     return runner.call_dict
+
+
+def _baseline_runner(about: AboutRecord, origin: Origin) -> Callable[[Feeds], Any]:
+    """The baseline, which is made when it is first called: mostly it is known what its calls take."""
+    from tierup.plan.baseline import baseline
+
+    @cache
+    def runner() -> Callable[[Feeds], Any]:
+        imported = origin.imported()
+        return _runner(about, executable(baseline(imported.graph), imported.weights))
+
+    def run(feeds: Feeds) -> Any:
+        return runner()(feeds)
+
+    return run
 
 
 def _compare_on(alone: bool, *arguments: Any) -> Compared:
@@ -132,13 +146,20 @@ def _compare(
     budget_s: float,
     single: bool,
     far: bool = False,
+    first_s: float = 0.0,
 ) -> Compared:
     """Blocks of calls in turn, until it is decided or the time is over; where noise is large, some time longer. With
-    `single`, single calls first, and one of each if all other signatures have said twice (`far`)."""
+    `single`, single calls first, and one of each if all other signatures have said twice (`far`); `first_s` is what the
+    first one took the candidate."""
     sets = [_given(call) if call.inputs else _drawn(entry, call, 0)]
     # Single calls tell enough where one is several times as fast, as kernels are beside the baseline. Beside other
     # kernels they do not: one that was interrupted takes many times as long, too.
-    pairs = [_pair(turn, incumbent, candidate, sets, _one_call) for turn in range((1 if far else 2) if single else 0)]
+    turns = (1 if far else 2) if single else 0
+    pairs: list[tuple[float, float]] = []
+    if single and call.live_s and first_s:  # what the baseline takes, live calls have shown
+        pairs = [(call.live_s, first_s if turn == 0 else _one_call(candidate, sets)) for turn in range(turns)]
+    if not (pairs and is_twice(pairs)):
+        pairs = [_pair(turn, incumbent, candidate, sets, _one_call) for turn in range(turns)]
     if not decided(pairs) and not (pairs and is_twice(pairs)):
         pairs = []
         sets += [] if call.inputs else [_drawn(entry, call, seed) for seed in range(1, _SETS)]

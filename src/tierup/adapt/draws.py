@@ -214,8 +214,9 @@ def indices_given(sized: Sized) -> list[ValueId]:
     return [value for value in own if math.prod(sized.shape(value))]
 
 
-# What sizes are drawn from: multiples of what models divide by, or of nothing. Sizes that do not agree, or make the
-# region larger than the limit, are drawn again; from the ninth attempt on they are halved more and more often.
+# What sizes are drawn from: multiples of what models divide by, or of nothing. Sizes that do not agree are drawn again,
+# and halved more and more often from the ninth attempt on; those that make the region larger than the limit are halved
+# once more each time.
 _CHOICES = {"typical": (4, 8, 12, 16, 6, 20), "ragged": (3, 5, 7, 9, 13, 17), "larger": (1, 2, 3), "few": (2, 3)}
 _SMALL = {"one": (1,), "mixed": (1, 9), "none": (0, 1, 3)}  # each is drawn as it is; the first is there at least once
 _LARGE = (33, 48, 64, 67, 70)
@@ -235,10 +236,11 @@ def draw_sizes(case: Case, draw: Draw, profile: str, least: int | None = None) -
     best: Sized | None = None
     least = least_elements(case) if least is None else least
     limit = _LIMIT_ELEMS.get(profile, _USUAL_LIMIT_ELEMS) + least
+    too_large = 0
     for attempt in range(_ATTEMPTS + _LONG_ATTEMPTS):
         if attempt >= _ATTEMPTS and (best is not None or profile in _SMALL or not case.open_sizes):
             break
-        numbers = _numbers(draw, case.open_sizes, profile, attempt if attempt < _ATTEMPTS else attempt % 2)
+        numbers = _numbers(draw, case.open_sizes, profile, attempt if attempt < _ATTEMPTS else attempt % 2, too_large)
         if attempt // 2 % 2:
             _pin(case, numbers)
         if attempt >= _ATTEMPTS:
@@ -251,6 +253,7 @@ def draw_sizes(case: Case, draw: Draw, profile: str, least: int | None = None) -
             best = sized
         if sized.elements <= limit or not case.open_sizes:
             return sized
+        too_large += 1
     return best
 
 
@@ -286,7 +289,7 @@ def least_elements(case: Case) -> int:
         return 0
 
 
-def _numbers(draw: Draw, count: int, profile: str, attempt: int) -> list[int]:
+def _numbers(draw: Draw, count: int, profile: str, attempt: int, too_large: int) -> list[int]:
     if profile in _SMALL:
         numbers = draw.choice(_SMALL[profile], count)
         if count:
@@ -297,6 +300,6 @@ def _numbers(draw: Draw, count: int, profile: str, attempt: int) -> list[int]:
         numbers[draw.integers(count)] = draw.choice(_LARGE)
     if attempt % 2 and count:  # some regions need equal sizes
         numbers[:] = numbers.max() if profile == "larger" else numbers[0]
-    halved = attempt // _HALVED_AFTER
+    halved = max(attempt // _HALVED_AFTER, too_large)
     least = 1 if attempt < _ATTEMPTS - _HALVED_AFTER else 0  # some regions have no elements at all
     return [max(int(number) >> halved, least) for number in numbers]

@@ -68,11 +68,12 @@ _Shapes = Annotated[tuple[Annotated[tuple[int, ...], Meta(max_length=64)], ...],
 
 
 class CallRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A call to try plans on: the shapes of its inputs (None: any that the model can have), and the inputs where they
-    were sampled."""
+    """A call to try plans on: the shapes of its inputs (None: any that the model can have), the inputs where they were
+    sampled, and the least time that such a call took what answers now (0: not known)."""
 
     signature: _Shapes | None
     inputs: Annotated[tuple[TensorData, ...], Meta(max_length=4096)] = ()
+    live_s: Annotated[float, Meta(ge=0, le=1e9)] = 0.0
 
 
 class TryPlan(msgspec.Struct, frozen=True, tag="try", forbid_unknown_fields=True):

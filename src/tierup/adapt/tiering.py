@@ -16,13 +16,14 @@ from logging import INFO, WARNING
 import msgspec
 
 from tierup import _native
+from tierup.adapt.ahead import plan_job
 from tierup.adapt.background import NO_TARGET, Climb, Stopped
 from tierup.adapt.builders import Builders, Built, run_jobs
 from tierup.adapt.compare import log_of, verdict
 from tierup.adapt.costs import COSTS
 from tierup.adapt.learn import decision_row, kernel_rows, left_alone_s, machine_row, trial_rows
 from tierup.adapt.memory import MEMORY, place_of
-from tierup.adapt.messages import Failure, PlacedCase, PlanModel, PlannedModel, Recall, Recalled, TriedPlan, TryPlan
+from tierup.adapt.messages import Failure, PlacedCase, PlannedModel, Recall, Recalled, TriedPlan, TryPlan
 from tierup.adapt.proof import Refusal
 from tierup.adapt.proofs import in_workers, placed_cases, refusals_of
 from tierup.adapt.refusing import Refusing, in_quarantine, not_built
@@ -237,19 +238,12 @@ def _can_plan_apart(climb: Climb) -> bool:
     return True
 
 
-def _consults(climb: Climb) -> bool:
-    """Whether it counts what became of such a plan before."""
-    return climb.config.adapt and not climb.again
-
-
 def _plan_apart(source: Source, climb: Climb, refusing: Refusing) -> tuple[EntryRecord, PlannedModel]:
     """The plan's entry without kernels, and what its kernels are built of and proved on."""
     config = climb.config
-    store = place_of(config) if _consults(climb) else ""
+    consults = config.adapt and not climb.again
     with as_file(source, _plans(config).folder) as (path, stamp):
-        parts = cache_parts(config.precision)
-        where = path, stamp, config.cache_path, parts, config.threads
-        job = PlanModel(*where, climb.aim, store, config.precision, refusing.reasons)
+        job = plan_job(path, stamp, config, climb.aim, refusing.reasons, consults=consults)
         (reply,) = run_jobs([job], told=climb.ledger.add, presses=climb.presses)
     if isinstance(reply, Failure):
         climb.progress.put_off(climb.aim, reply.again_s)

@@ -1,8 +1,7 @@
-"""A worker process: `python -m tierup.adapt.worker CHANNEL PARENT plan|any`, started by `workers.py`.
+"""A worker process: `python -m tierup.adapt.worker CHANNEL PARENT`, started by `process.py`.
 
-It takes requests from the socket CHANNEL one after another and answers each; `plan` says what the first will be for. It
-ends with its parent, whatever it is doing then, and a timer of the kernel's ends it in a job that takes too long, even
-if Python can run no thread any more.
+It takes requests from the socket CHANNEL one after another and answers each. It ends with its parent, whatever it is
+doing then, and a timer of the kernel's ends it in a job that takes too long, even if Python can run no thread any more.
 """
 
 from __future__ import annotations
@@ -62,15 +61,13 @@ _COLLECTED_AFTER = 20_000
 
 def main() -> None:
     """Answer requests until the parent is gone."""
-    channel, parent, first = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]), sys.argv[3]
+    channel, parent = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the thread that started us may have had its own ideas
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     watch_parent(channel, parent)
     gc.set_threshold(_COLLECTED_AFTER)
     _limit_memory()
     channel.sendall(pack(Ready(emitter_version())))
-    if first == "plan":
-        import tierup.adapt.planning  # noqa: F401  # while the parent still reads the model
     for request in receive(channel):
         signal.setitimer(signal.ITIMER_PROF, request.limit_s)
         meter = Meter()

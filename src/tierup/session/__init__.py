@@ -69,11 +69,11 @@ class _Session(Watched):
         from tierup.runtime.setup import configure, register_dtypes
 
         configure(self._config, all_dtypes=False)
-        if self._config.force_tier is None and self._origin.source is not None:
-            from tierup.adapt.builders import prepare_worker
-
-            prepare_worker()  # it starts while this process reads the model
         self._origin.reopen()  # it may have been replaced while the cache was asked
+        if self._config.force_tier is None:
+            from tierup.adapt.ahead import plan_ahead
+
+            plan_ahead(self._origin.source, self._config)
         imported, forced = self._origin.imported(), self._config.force_tier
         register_dtypes(bool(forced) or imported.graph.has_other_dtypes)
         about = about_record(imported)

@@ -76,6 +76,7 @@ class FileSource(Source):
         finally:
             os.close(descriptor)
         self.size_bytes = self.stamp[2]
+        self._fingerprint = ""
 
     def check(self) -> None:
         os.close(self._open_same())
@@ -83,9 +84,11 @@ class FileSource(Source):
     def fingerprint(self, threads: int) -> str:
         descriptor = self._open_same()
         try:
-            found = fingerprint_file(descriptor, self.size_bytes, threads)
-            self._check(descriptor)  # it was not written to meanwhile
-            return found
+            if not self._fingerprint:
+                found = fingerprint_file(descriptor, self.size_bytes, threads)
+                self._check(descriptor)  # it was not written to meanwhile
+                self._fingerprint = found
+            return self._fingerprint
         finally:
             os.close(descriptor)
 

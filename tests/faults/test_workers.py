@@ -270,13 +270,12 @@ def test_workers_end_with_a_killed_parent(state: str, heir: str) -> None:
 
 def test_a_worker_that_cannot_watch_ends_by_its_own_clock() -> None:
     """The real worker's timer works without any thread of Python's."""
-    body = "import sys; sys.argv = ['', '0', '0', 'any']\n"
-    body += "import tierup.adapt.worker as worker, socket\n"
+    body = "import tierup.adapt.worker as worker, socket\n"
     body += "worker.watch_parent = lambda *_: None\n"
     body += "worker._ANSWERS[worker.Compile] = lambda job: exec('while True: pass')\n"
     body += "from tierup.adapt.messages import *\nfrom tierup.codegen.target import AVX2\n"
-    body += "ours, theirs = socket.socketpair()\nsys.argv[1] = str(theirs.detach())\n"
-    body += "ours.sendall(pack(Request(Compile(('a',), AVX2), 0.2)))\nworker.main()\n"
+    body += "ours, theirs = socket.socketpair()\n"
+    body += "ours.sendall(pack(Request(Compile(('a',), AVX2), 0.2)))\nworker.work(theirs.detach(), 0)\n"
     done = subprocess.run([sys.executable, "-c", body], check=False, capture_output=True, timeout=60)
     assert done.returncode == -signal.SIGPROF, done.stderr
 

@@ -197,4 +197,4 @@ def workers_left() -> list[str]:
     tasks = Path("/proc/self/task").glob("*/children")
     started = [pid for task in tasks for pid in task.read_text(encoding="ascii").split()]
     commands = (Path(f"/proc/{pid}/cmdline") for pid in started)
-    return [path.parent.name for path in commands if path.exists() and b"tierup.adapt.worker" in path.read_bytes()]
+    return [path.parent.name for path in commands if path.exists() and b"tierup.adapt.start" in path.read_bytes()]

@@ -1,17 +1,15 @@
-"""A worker process: `python -m tierup.adapt.worker CHANNEL PARENT`, started by `process.py`.
+"""What a worker process does: it takes requests from its parent one after another, and answers each.
 
-It takes requests from the socket CHANNEL one after another and answers each. It ends with its parent, whatever it is
-doing then, and a timer of the kernel's ends it in a job that takes too long, even if Python can run no thread any more.
+It ends with its parent, whatever it is doing then, and a timer of the kernel's ends it in a job that takes too long,
+even if Python can run no thread any more.
 """
 
 from __future__ import annotations
 
-import gc
 import os
 import resource
 import signal
 import socket
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -55,17 +53,14 @@ if TYPE_CHECKING:
 # too rare to find a wrong kernel soon.
 _LEAST_SHARE = 0.1
 _MEMORY_BYTES = 4 << 30  # at least: LLVM needs some hundred MiB for the largest kernels, a plan what its weights take
-# Objects made: a plan is made of many that all stay, and with Python's 700 looking for dead ones takes 3% of the time.
-_COLLECTED_AFTER = 20_000
 
 
-def main() -> None:
-    """Answer requests until the parent is gone."""
-    channel, parent = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
+def work(descriptor: int, parent: int) -> None:
+    """Answer requests that come by this socket until the parent is gone."""
+    channel = socket.socket(fileno=descriptor)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the thread that started us may have had its own ideas
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     watch_parent(channel, parent)
-    gc.set_threshold(_COLLECTED_AFTER)
     _limit_memory()
     channel.sendall(pack(Ready(emitter_version())))
     for request in receive(channel):
@@ -189,7 +184,3 @@ def _limit_memory() -> None:
     wanted, most = used + max(_MEMORY_BYTES, half), resource.getrlimit(resource.RLIMIT_DATA)[1]
     resource.setrlimit(resource.RLIMIT_DATA, (wanted if most == resource.RLIM_INFINITY else min(wanted, most), most))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash is expected, and written down elsewhere
-
-
-if __name__ == "__main__":
-    main()

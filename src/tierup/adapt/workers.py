@@ -27,7 +27,7 @@ from tierup.adapt.messages import Failure, Job, Reply, Spent
 from tierup.adapt.process import STARVED_S, Lost, Task, Worker
 
 # -P: what lies in the current folder is not imported.
-COMMAND = (sys.executable or "", "-P", "-m", "tierup.adapt.worker")
+COMMAND = (sys.executable or "", "-P", "-m", "tierup.adapt.start")
 JOB_LIMIT_S = 120.0
 
 _IDLE_S = 30.0

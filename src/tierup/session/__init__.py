@@ -63,17 +63,17 @@ class _Session(Watched):
 
     def _start_cold(self) -> None:
         """Import the model, answer with the baseline, and see to it that kernels are built."""
+        self._origin.reopen()  # it may have been replaced while the cache was asked
+        if self._config.force_tier is None:
+            from tierup.adapt.ahead import plan_ahead
+
+            plan_ahead(self._origin.source, self._config)
         from tierup.plan.baseline import baseline
         from tierup.runtime.describe import about_record
         from tierup.runtime.executable import executable
         from tierup.runtime.setup import configure, register_dtypes
 
         configure(self._config, all_dtypes=False)
-        self._origin.reopen()  # it may have been replaced while the cache was asked
-        if self._config.force_tier is None:
-            from tierup.adapt.ahead import plan_ahead
-
-            plan_ahead(self._origin.source, self._config)
         imported, forced = self._origin.imported(), self._config.force_tier
         register_dtypes(bool(forced) or imported.graph.has_other_dtypes)
         about = about_record(imported)

@@ -258,6 +258,12 @@ def test_a_warm_model_without_a_predecessor_is_taken_out_too(climbed: tierup.Mod
     warm.sample_after(2)
     for _ in range(2):
         call(warm, 0)
+    # It was checked before it was kept: the first check here has to wait for its budget.
+    report = warm.report().to_dict()
+    assert (warm.report().checked, report["counters"]["quarantined"]) == (0, 0)
+    assert LEAST_CALLS < report["checked_every_calls"] <= MOST_CALLS
+    warm.sample_after(1)
+    call(warm, 0)
     assert warm.report().to_dict()["counters"]["quarantined"] == 1
     np.testing.assert_allclose(warm(x=X)["y"], expected, atol=1e-6)
     assert warm.report().tier == 0

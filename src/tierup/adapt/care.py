@@ -16,7 +16,7 @@ import msgspec
 
 from tierup.adapt.live import LOOK_AFTER, Backoff, Finding, Watch
 from tierup.adapt.messages import CallRecord, CheckedCall
-from tierup.adapt.sampling import FIRST_CALLS, Sample, next_sample, pause_s
+from tierup.adapt.sampling import FIRST_CALLS, FIRST_CHECK_S, Sample, next_sample, pause_s
 from tierup.adapt.tensors import CALL_LIMIT_BYTES, TensorData, hold, records_of
 from tierup.adapt.thinning import CLOSE_CALLS, RegionTimes, slow_variants, without
 from tierup.events import Confirmed, RolledBack, Suspected, Thinned
@@ -195,6 +195,15 @@ class Care:
             return []
         self._sampled, self._last_sample = len(FIRST_CALLS), (perf_counter(), runner.calls)
         return kept
+
+    def put_off(self, runner: _native.Runner) -> bool:
+        """Whether this sample is not checked: the first one of a plan from the cache, whose first calls were checked
+        in another process. The budget says when the next one is taken."""
+        first = self.every_calls == 0 and self._sampled == len(FIRST_CALLS)
+        if first:
+            self._last_sample = perf_counter(), runner.calls  # when calls began is not known: what they take says it
+            self.again(runner, FIRST_CHECK_S)
+        return first
 
     def again(self, runner: _native.Runner, seconds: float, own_s: float = 0.0) -> None:
         """Ask for the next sample; answering the last one again took a worker so long, and a thread of ours."""

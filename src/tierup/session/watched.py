@@ -200,6 +200,8 @@ class Watched(Held):
         if program != self.program.number:
             self.sample_after(1)  # the rival has answered, or what served until now
             return
+        if care.put_off(self):
+            return
         from tierup.adapt.sampling import LIMIT_S, SAMPLER
 
         presses = self._progress.presses

@@ -19,7 +19,7 @@ from tests.security.models import model, node, value
 from tests.store.samples import entries, floats, perceptron, saved, settings
 
 import tierup
-from tierup.adapt import planning, proofs, tiering
+from tierup.adapt import builders, planning, proofs, tiering
 from tierup.adapt.background import NO_TARGET, Background, Climb
 from tierup.adapt.builders import Built
 from tierup.adapt.messages import Failure, Job
@@ -73,6 +73,29 @@ def test_the_baseline_answers_until_kernels_are_there(form: str, tmp_path: Path)
     again = tierup.load(source, config=settings(tmp_path)).settle(timeout_s=120).to_dict()
     assert again["counters"]["builds"] == 0  # the second one finds plan or kernels in the cache
     assert again["tier"] == 1
+
+
+@pytest.mark.parametrize(("adapt", "threads", "begun"), [(True, 2, True), (False, 2, True), (False, 1, False)], ids=str)
+def test_a_file_is_planned_while_it_is_read(
+    adapt: bool, threads: int, begun: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job that is begun then is the one that the climb asks for."""
+    ahead: list[Job] = []
+    asked: list[Job] = []
+
+    def refuse(jobs: Sequence[Job], **rest: Any) -> list[Failure]:
+        asked.extend(jobs)
+        return [Failure("not today")]
+
+    monkeypatch.setattr(builders, "prepare", ahead.append)
+    monkeypatch.setattr(tiering, "run_jobs", refuse)
+    monkeypatch.setattr("tierup.profile.machine.measure_once", lambda folder: None)
+    config = tierup.Config(cache_dir=tmp_path / "cache", data_dir=tmp_path / "data", adapt=adapt, threads=threads)
+    with tierup.load(saved(tmp_path, perceptron()), config=config) as model:
+        model(x=X)
+        model.settle()
+    assert ahead == (asked[:1] if begun else [])
+    assert len(asked) == 1
 
 
 def test_force_tier_0_stays_there(tmp_path: Path) -> None:

@@ -47,6 +47,7 @@ _BLOCK_S, _BLOCK_CALLS = 0.002, ((5, 0.01), (2, 0.05))
 _LEAST_PAIRS, _MOST_PAIRS = 3, 60
 _PATIENCE = 3  # times the budget, where noise could still hide a gain: a plan is turned away for long
 _SETS = 3  # of drawn inputs, which calls rotate over
+_LONG_S = 0.1  # of a call, beside which an interruption is short
 
 Feeds = dict[str, Any]
 
@@ -154,7 +155,7 @@ def _compare(
     sets = [_given(call) if call.inputs else _drawn(entry, call, 0)]
     # Single calls tell enough where one is several times as fast, as kernels are beside the baseline. Beside other
     # kernels they do not: one that was interrupted takes many times as long, too.
-    turns = (1 if far else 2) if single else 0
+    turns = (1 if far or call.live_s > _LONG_S else 2) if single else 0
     pairs: list[tuple[float, float]] = []
     if single and call.live_s and first_s:  # what the baseline takes, live calls have shown
         pairs = [(call.live_s, first_s if turn == 0 else _one_call(candidate, sets)) for turn in range(turns)]

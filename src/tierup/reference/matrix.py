@@ -11,7 +11,8 @@ from tierup.ir.ops.matrix import parse_einsum
 from tierup.ir.types import Array
 
 _EXACT = 1 << 53  # integers up to here are exact in f64, whose products run in BLAS; NumPy's integer ones do not
-_BLOCK_BYTES = 1 << 19  # of a matrix that are copied at once: they stay in the second-level cache
+# Of a matrix that are copied at once: they stay in the second-level cache. BLAS likes so many columns, or multiples.
+_BLOCK_BYTES, _BLOCK_COLUMNS = 1 << 20, 64
 
 
 def work_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
@@ -34,7 +35,7 @@ def _product(a: Array, b: Array) -> Array:
     if b.flags.aligned or b.ndim != 2 or b.nbytes <= _BLOCK_BYTES or a.ndim < 2 or a.shape[-1] != b.shape[0]:
         return np.asarray(np.matmul(a, b))
     result = np.empty((*a.shape[:-1], b.shape[1]), b.dtype)
-    width = max(1, _BLOCK_BYTES // (b.shape[0] * b.itemsize))
+    width = max(1, _BLOCK_BYTES // (b.shape[0] * b.itemsize) // _BLOCK_COLUMNS) * _BLOCK_COLUMNS
     for start in range(0, b.shape[1], width):
         np.matmul(a, b[:, start : start + width].copy("K"), out=result[..., start : start + width])
     return result

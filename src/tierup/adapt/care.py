@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tierup.adapt.live import LOOK_AFTER, Backoff, Finding, Watch
-from tierup.adapt.messages import CallRecord, CheckedCall
 from tierup.adapt.sampling import FIRST_CALLS, FIRST_CHECK_S, Sample, next_sample, pause_s
 from tierup.adapt.tensors import CALL_LIMIT_BYTES, TensorData, hold, records_of
 from tierup.adapt.thinning import CLOSE_CALLS, RegionTimes, slow_variants, without
@@ -23,6 +22,7 @@ from tierup.events import Confirmed, RolledBack, Suspected, Thinned
 
 if TYPE_CHECKING:
     from tierup import _native
+    from tierup.adapt.messages import CallRecord, CheckedCall
     from tierup.config import Config
     from tierup.ir.facts import Fact
     from tierup.runtime.progress import Progress, Serving, Signature
@@ -235,6 +235,8 @@ class Care:
     ) -> tuple[CallRecord, ...]:
         """Calls of the signatures that are to be closed, or of the most frequent ones; inputs where they are kept, and
         these facts hold."""
+        from tierup.adapt.messages import CallRecord  # 9 ms, which no call should wait for
+
         if closed:
             kept = {signature: self._samples.get(signature, ()) for signature in closed}
             return tuple(

@@ -1,4 +1,4 @@
-"""A real worker with narrower limits: `changed_worker.py SETTINGS CHANNEL PARENT PRIORITY`, SETTINGS as JSON.
+"""A real worker with narrower limits: `changed_worker.py SETTINGS CHANNEL PARENT`, SETTINGS as JSON.
 
 memory_mib    a pair of bounds: from the first job on, the process may map so much more than it has, drawn between them
 store_wait_s  how long it waits for a store that is locked
@@ -25,7 +25,7 @@ def main() -> None:
 
         learned._WAIT_S = settings.get("store_wait_s", learned._WAIT_S)
         learned._MAX_FILE_BYTES = settings.get("store_bytes", learned._MAX_FILE_BYTES)
-    worker.main()
+    worker.work(int(sys.argv[1]), int(sys.argv[2]))
 
 
 def _limit_memory(least_mib: int, most_mib: int) -> None:

@@ -149,11 +149,11 @@ def main() -> None:
 
 
 def _watch(model: tierup.Model, *, on: bool) -> None:
-    """Have its calls timed, watched, looked at and sampled, as they are from a swap on; or none of that."""
+    """Have its calls timed, watched, looked at and sampled, as often as its budgets say by now; or none of that."""
     model.set_timing(on)
     model.set_watching(on)
     model.notice_after(FIRST_NOTICE if on else 0)
-    model.sample_after(FIRST_NOTICE if on else 0)
+    model.sample_after(model.report().sampled_every or FIRST_NOTICE if on else 0)
 
 
 def _called(model: tierup.Model, feeds: dict[str, Any], seconds: float) -> dict[str, float]:

@@ -83,7 +83,7 @@ class Watching {
  public:
   static constexpr size_t kKept = 32;
   static constexpr size_t kEnough = 16;  // for somebody to come and take them
-  static constexpr double kShare = 0.003;  // of the time of calls that watching them, and looking into it, may take
+  static constexpr double kShare = 0.002;  // of the time of calls that watching them, and looking into it, may take
 
   void set_on(bool on);
 

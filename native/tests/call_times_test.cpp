@@ -31,7 +31,7 @@ TEST(of_short_calls_few_are_timed) {
   };
   CHECK(timed_of_64(1'000'000) == 64);
   CHECK(timed_of_64(10'000) == 16);
-  CHECK(timed_of_64(2'000) == 4);
+  CHECK(timed_of_64(2'000) == 2);
   CHECK(times.due(true));
 }
 

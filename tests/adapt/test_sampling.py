@@ -258,7 +258,7 @@ def test_a_warm_model_without_a_predecessor_is_taken_out_too(climbed: tierup.Mod
     warm.sample_after(2)
     for _ in range(2):
         call(warm, 0)
-    # It was checked before it was kept: the first check here has to wait for its budget.
+    # It was checked before it was kept: the first check here waits until the process has started.
     report = warm.report().to_dict()
     assert (warm.report().checked, report["counters"]["quarantined"]) == (0, 0)
     assert LEAST_CALLS < report["checked_every_calls"] <= MOST_CALLS

@@ -16,7 +16,7 @@ import tierup
 from tests.faults.changes import is_slow, is_very_slow, returns_at_once
 from tests.faults.injection import CALLERS, Bench, Load, Outcome, X
 from tierup import _native, session
-from tierup.adapt import hot, tiering
+from tierup.adapt import care, hot, tiering
 from tierup.adapt.care import Care
 from tierup.adapt.sampling import MOST_CALLS, SAMPLER
 from tierup.codegen.target import target_of
@@ -24,6 +24,7 @@ from tierup.profile.identity import identify
 from tierup.store.objects import ObjectCache
 
 FOUND_S = 120.0  # after which it counts as never found
+STARTED_S = 0.01  # instead of the seconds that a process is given before its first check, so that hundreds take minutes
 
 
 class Service:
@@ -34,6 +35,7 @@ class Service:
         self.bench = Bench(folder, patch)
         self.config = tierup.Config(cache_dir=folder / "cache", data_dir=folder / "data", threads=1, adapt=True)
         patch.setattr(tiering, "_time_apart", lambda *_: "the load decides")
+        patch.setattr(care, "START_S", STARTED_S)
         self._plans: dict[int, dict[Path, bytes]] = {}
         with tierup.load(self.bench.path, config=self.config) as first:
             for tier in (1, 2):
@@ -90,7 +92,7 @@ class Asked:
         patch.setattr(Care, "again", noted)
 
     def begin(self, held: tierup.Model) -> None:
-        """A model that starts from the cache has its first sample as early as its first notice."""
+        """A model that starts from the cache says at its first notice when its first sample is checked."""
         self.last = held.calls, session.FIRST_NOTICE
 
 

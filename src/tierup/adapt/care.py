@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tierup.adapt.live import LOOK_AFTER, Backoff, Finding, Watch
-from tierup.adapt.sampling import FIRST_CALLS, FIRST_CHECK_S, Sample, next_sample, pause_s
+from tierup.adapt.sampling import FIRST_CALLS, SHARE, START_S, Sample, next_sample, pause_s
 from tierup.adapt.tensors import CALL_LIMIT_BYTES, TensorData, hold, records_of
 from tierup.adapt.thinning import CLOSE_CALLS, RegionTimes, slow_variants, without
 from tierup.events import Confirmed, RolledBack, Suspected, Thinned
@@ -198,11 +198,11 @@ class Care:
 
     def put_off(self, runner: _native.Runner) -> bool:
         """Whether this sample is not checked: the first one of a plan from the cache, whose first calls were checked
-        in another process. The budget says when the next one is taken."""
+        in another process. The next one is taken when this process has started."""
         first = self.every_calls == 0 and self._sampled == len(FIRST_CALLS)
         if first:
             self._last_sample = perf_counter(), runner.calls  # when calls began is not known: what they take says it
-            self.again(runner, FIRST_CHECK_S)
+            self.again(runner, START_S * SHARE)
         return first
 
     def again(self, runner: _native.Runner, seconds: float, own_s: float = 0.0) -> None:

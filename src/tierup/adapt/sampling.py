@@ -30,7 +30,7 @@ FIRST_CALLS = (1, 7)
 LEAST_CALLS, MOST_CALLS = 128, 1 << 18
 SHARE = 0.005  # of a core, for workers: they take no more from calls than the core that they use (native/src/rests.hpp)
 OWN_SHARE = 0.002  # and in this process: copies, messages
-FIRST_CHECK_S = 0.5  # what the first check of a process is expected to take, with the start of a worker
+START_S = 10.0  # of calls, that a process which starts with a plan from the cache is left alone for
 
 
 def pause_s(check_s: float, own_s: float) -> float:

@@ -23,7 +23,6 @@ from tierup.store.build_cost import BuildCost
 from tierup.store.rows import Quarantine, Row
 
 MESSAGE_LIMIT_BYTES = 64 << 20
-IDLE_NICENESS = 19  # of a worker that has stepped back; by that it knows
 
 _LENGTH = struct.Struct("<I")
 _READ_BYTES = 1 << 18

@@ -13,7 +13,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from tierup.adapt.deadline import Deadline, core_s
-from tierup.adapt.messages import IDLE_NICENESS, REPLIES, Inbox, Job, Ready, Reply, Request, Spent, fits, pack
+from tierup.adapt.messages import REPLIES, Inbox, Job, Ready, Reply, Request, Spent, fits, pack
+from tierup.adapt.start import IDLE_NICENESS
 from tierup.store.versions import emitter_version
 
 # A worker that had stepped back when its job came to press is left at it if it gets so much of a core; it takes so long

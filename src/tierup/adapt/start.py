@@ -11,10 +11,11 @@ import signal
 import sys
 import time
 
+IDLE_NICENESS = 19  # of a worker that has stepped back; by that it knows
+
 # Objects made: a plan is made of many that all stay, and so are modules; with Python's 700, looking for dead ones takes
 # 3% of the time.
 _COLLECTED_AFTER = 20_000
-_IDLE_NICENESS = 19  # of a worker that has stepped back before it began
 _AWAKE_S, _REST_S = 0.002, 0.0001  # as native/src/rests.cpp has it, which cannot be asked yet
 
 
@@ -22,7 +23,7 @@ def main() -> None:
     """Begin to work."""
     gc.set_threshold(_COLLECTED_AFTER)
     os.putenv("OPENBLAS_NUM_THREADS", "1")  # it never uses more, and they spin on cores that calls could use
-    if os.getpriority(os.PRIO_PROCESS, 0) >= _IDLE_NICENESS:
+    if os.getpriority(os.PRIO_PROCESS, 0) >= IDLE_NICENESS:
         signal.signal(signal.SIGVTALRM, lambda *_: time.sleep(_REST_S))
         signal.setitimer(signal.ITIMER_VIRTUAL, _AWAKE_S, _AWAKE_S)
     from tierup.adapt.worker import work

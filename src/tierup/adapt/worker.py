@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from tierup.adapt.messages import (
-    IDLE_NICENESS,
     CheckCall,
     CheckedCall,
     Compile,
@@ -41,6 +40,7 @@ from tierup.adapt.messages import (
 )
 from tierup.adapt.meter import Meter
 from tierup.adapt.proof import Proof
+from tierup.adapt.start import IDLE_NICENESS
 from tierup.adapt.watch import watch_parent
 from tierup.store.build_cost import BuildCost
 from tierup.store.rows import Decision, Quarantine, Row

@@ -10,9 +10,9 @@ import importlib.util
 import subprocess
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
+from msgspec import Struct
 from tests.models import catalog as real
 
 from benchmarks.effort import tell
@@ -24,8 +24,7 @@ NEEDED = ("torch", "transformers", "onnxscript")
 EXPORT_TIMEOUT_S = 1800
 
 
-@dataclass(frozen=True)
-class Case:
+class Case(Struct, frozen=True):
     """One model in one shape; `goal` is what the best peer's time over Tierup's should be."""
 
     name: str
@@ -34,8 +33,7 @@ class Case:
     goal: float = 1.0
 
 
-@dataclass(frozen=True)
-class RealCase:
+class RealCase(Struct, frozen=True):
     """One published model, and the file with its inputs where there is one."""
 
     name: str

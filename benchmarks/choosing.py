@@ -9,11 +9,11 @@ of them or in none. One thread, this process.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from time import thread_time_ns
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from benchmarks.cases import model_path
 from benchmarks.effort import Effort

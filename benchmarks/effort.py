@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from tierup.bench.bench import Options
 from tierup.bench.contenders import Contender, choose
@@ -14,8 +15,7 @@ CONTENDERS = "onnxruntime,onnxruntime-bound,openvino,openvino-bf16,tierup-bf16,t
 SETS, SEED = 8, 0
 
 
-@dataclass(frozen=True)
-class Effort:
+class Effort(Struct, frozen=True):
     """`cases`: those that are wanted, all where there are none. None: as much as a benchmark takes by itself."""
 
     cases: tuple[str, ...] = ()

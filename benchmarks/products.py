@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from time import perf_counter
 
 import numpy as np
 import onnx
+from msgspec import Struct
 from onnx import TensorProto, helper, numpy_helper
 
 import tierup
@@ -24,8 +24,7 @@ FEW_ROWS = tuple((m, 3072, 768) for m in (1, 2, 3, 4, 6, 8, 12, 16)) + tuple((m,
 ROUNDS, CALLS = 7, 20
 
 
-@dataclass(frozen=True)
-class Roof:
+class Roof(Struct, frozen=True):
     """What bounds a product: GFLOP/s of the cores, GB/s at which they read a working set as large as the product's."""
 
     peak_gflops: float

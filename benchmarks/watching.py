@@ -10,12 +10,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from benchmarks.cases import CASES, Case, model_path
 from benchmarks.effort import SEED, Effort, tell
@@ -55,8 +56,7 @@ def watching_benchmark(effort: Effort) -> dict[str, object]:
     return record
 
 
-@dataclass(frozen=True)
-class Took:
+class Took(Struct, frozen=True):
     """A call, in a round of many."""
 
     call_us: float

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
 
 from tierup.config import BF16_ERROR_BOUND
 from tierup.events import (
@@ -31,8 +32,7 @@ _SHOWN = 12  # decisions in a printed report; `to_dict` has all that are kept
 _SHOWN_REGIONS, _SHOWN_INPUTS = 8, 16
 
 
-@dataclass(frozen=True)
-class Report:
+class Report(Struct, frozen=True):
     """A snapshot. `str()` is for people, `to_dict()` for programs."""
 
     name: str

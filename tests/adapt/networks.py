@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
 import numpy as np
 import onnx
+from msgspec import Struct
+from msgspec.structs import replace
 from onnx import numpy_helper
 from tests.codegen.running import HOST
 from tests.security.models import model, node, value
@@ -123,8 +124,7 @@ def _layer(x: str, layer: str) -> tuple[list[onnx.NodeProto], list[onnx.TensorPr
     return nodes, weights
 
 
-@dataclass(frozen=True)
-class Alone:
+class Alone(Struct, frozen=True):
     """A kernel of a network, isolated, and the kind of its region."""
 
     kind: str

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import replace
 
 import msgspec
 import numpy as np
 import onnx
 import pytest
+from msgspec.structs import replace
 from tests.adapt.networks import (
     Alone,
     cases,

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import msgspec
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from onnx import numpy_helper
 from tests.adapt.networks import WIDTH, cases, chain, encoder, load, of_kind, perceptron, program_of, with_program
 from tests.security.models import model, node, value

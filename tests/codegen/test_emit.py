@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from tests.codegen.running import HOST, call, run
 from tests.lower.samples import Sample, layer_norm_sample, matmul_sample, softmax_sample
 from tests.lower.strategies import Case, programs

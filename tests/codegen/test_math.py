@@ -6,12 +6,12 @@ import ctypes
 import math
 import struct
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import llvmlite.binding as llvm
 import numpy as np
 import pytest
+from msgspec import Struct
 
 from tierup.codegen.llvm.math import BINARY, KINDS, ULPS, UNARY, emit
 from tierup.codegen.llvm.writer import Writer
@@ -60,8 +60,7 @@ def module_text(dtype: DType, lanes: int, avx512: bool = False) -> str:
     return "\n".join([*sorted(declarations), *(text for text, _ in parts)])
 
 
-@dataclass
-class Compiled:
+class Compiled(Struct):
     """All ops for one type and width, compiled for this machine."""
 
     lanes: int

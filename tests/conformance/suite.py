@@ -9,12 +9,12 @@ from __future__ import annotations
 import unittest
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx.backend.test
+from msgspec import Struct, field
 from onnx.backend.test.runner import BackendIsNotSupposedToImplementIt
 
 import tierup.backend
@@ -78,8 +78,7 @@ class _Recording(tierup.backend.TierupBackend):
             raise
 
 
-@dataclass
-class Tally:
+class Tally(Struct):
     """Test names by outcome; failures and refusals carry their reason."""
 
     passed: list[str] = field(default_factory=list)

@@ -7,7 +7,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from msgspec import Struct, field
 from onnx import numpy_helper
 
 import tierup
@@ -47,8 +47,7 @@ def layers() -> onnx.ModelProto:
     return model(nodes, [value("x", ["batch", WIDTHS[0]])], [value("y", ["batch", WIDTHS[-1]])], weights)
 
 
-@dataclass
-class Load:
+class Load(Struct):
     """Threads that call a model, and what came of it. `fine`: exceptions that are an answer, too."""
 
     model: tierup.Model
@@ -92,8 +91,7 @@ class Load:
                 self.lost.append(lost)
 
 
-@dataclass
-class Outcome:
+class Outcome(Struct):
     """What a fault did. `passed`: so many reached service, though they must not. `found_after`: for what can only be
     found in service, within how many calls it was, and `bound` within how many it has to be."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import fields
 from typing import Any
 
 import ml_dtypes
@@ -24,7 +23,7 @@ from tierup.ir.types import DType, MapType, OptionalType, SequenceType, Sym, Ten
 def everything(item: Any) -> Any:
     """An object with all its fields, also those that take no part in equality."""
     if isinstance(item, Graph | Node | Value):
-        return type(item).__name__, [(f.name, everything(getattr(item, f.name))) for f in fields(item)]
+        return type(item).__name__, [(name, everything(getattr(item, name))) for name in item.__struct_fields__]
     return tuple(map(everything, item)) if isinstance(item, tuple) else item
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from hypothesis import strategies as st
+from msgspec import Struct
+from msgspec.structs import replace
 from tests.lower.case import bound
 
 from tierup.ir.types import DType
@@ -23,8 +24,7 @@ _WILD = 2**40  # times any stride an address that nothing is mapped at
 _Item = TypeVar("_Item")
 
 
-@dataclass(frozen=True)
-class Axis:
+class Axis(Struct, frozen=True):
     name: str
     step: int
     extent: int  # in this call
@@ -36,8 +36,7 @@ class Axis:
         return ((p, min(self.step, self.extent - p)) for p in range(self.begin, self.extent, self.step))
 
 
-@dataclass(frozen=True)
-class Value:
+class Value(Struct, frozen=True):
     """`error`: how far executors may differ; `plain`: straight from memory; not `signed`: a zero's sign is open."""
 
     name: str

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from tierup.ir.types import Array, DType
 from tierup.lower.tile import Buffer, TileProgram
@@ -14,8 +14,7 @@ from tierup.lower.tile import Buffer, TileProgram
 _TOLERANCE_EPS = 64
 
 
-@dataclass(frozen=True)
-class Case:
+class Case(Struct, frozen=True):
     """A program and one call of it. `errors` says how far each output may be off, relatively; 0 for not at all.
 
     `counts` are inputs that addresses add: integers from 0 up to the number given, or each of them once ("distinct").

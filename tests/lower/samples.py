@@ -6,9 +6,8 @@ result that is expected, computed in f64.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from tierup.ir.types import Array, DType
 from tierup.lower.tile import (
@@ -32,8 +31,7 @@ ROWS, COLUMNS, DEPTH = Arg(0), Arg(1), Arg(2)
 CELL = Index((("i", COLUMNS), ("j", 1)))
 
 
-@dataclass(frozen=True)
-class Sample:
+class Sample(Struct, frozen=True):
     """A call: `buffers` are ready to be passed, and afterwards the one named `out` should hold `expected`."""
 
     program: TileProgram

@@ -20,10 +20,10 @@ exact operations took part, and else for a small relative error. Zero divisors w
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
 from typing import Any
 
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from tests.lower.accesses import DTYPES, Accesses, Axis, Value
 from tests.lower.case import Case, bound
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from tests.lower.samples import layer_norm, matmul_bias_relu, softmax_rows
 from tests.lower.strategies import Case, programs
 

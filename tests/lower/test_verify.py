@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given, settings
+from msgspec.structs import replace
 from tests.lower.samples import layer_norm, matmul_bias_relu, softmax_rows
 from tests.lower.strategies import Case, programs
 

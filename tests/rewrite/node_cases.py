@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import onnx
+from msgspec import Struct
+from msgspec.structs import replace
 
 from tierup.errors import TierupError
 from tierup.frontends.onnx.load import load_onnx
@@ -20,8 +21,7 @@ from tierup.ir.types import Sym, TensorType
 from tierup.reference.evaluate import evaluate
 
 
-@dataclass(frozen=True)
-class Case:
+class Case(Struct, frozen=True):
     """One node test: the model's only ops are what the suite wanted to test."""
 
     name: str

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from tests.rewrite.graphs import Build, const, made, ops
 
 from tierup.ir.build import GraphBuilder

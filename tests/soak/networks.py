@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import onnx
+from msgspec import Struct
 
 from tests.adapt.networks import WIDTH, chain, encoder, perceptron, weight
 from tests.security.models import model, node, value
@@ -16,8 +16,7 @@ from tests.store.samples import positions
 Feeds = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Network:
+class Network(Struct, frozen=True):
     """A model, what draws inputs for a size, the sizes, and inputs that are an InputError."""
 
     name: str

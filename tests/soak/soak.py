@@ -12,12 +12,12 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
+from msgspec import Struct, field
 
 import tierup
 from tests.soak.networks import Feeds, Network, networks
@@ -40,8 +40,7 @@ GROWTH_BYTES, GROWTH_SHARE = 6 << 20, 0.03
 CLOSE = 2e-5
 
 
-@dataclass
-class Traffic:
+class Traffic(Struct):
     """One model, calls of it with their right answers, and what was counted."""
 
     network: Network
@@ -101,8 +100,7 @@ def _close(answer: Any, right: Any) -> bool:
     return bool(np.abs(answer - right).max(initial=0) <= CLOSE * max(1.0, float(np.abs(right).max(initial=0))))
 
 
-@dataclass
-class Outcome:
+class Outcome(Struct):
     """What came of it: figures for people and programs, and what is wrong with them."""
 
     figures: dict[str, Any]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from tierup.codegen.target import AVX2, AVX512
 from tierup.store.objects import Counters, ObjectCache, ObjectKey, describe_target, object_key

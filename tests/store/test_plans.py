@@ -6,13 +6,13 @@ import os
 import subprocess
 import sys
 import threading
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from onnx import TensorProto, helper, numpy_helper
 from tests.security.models import model, node, value
 from tests.store.samples import entries, floats, perceptron, positions, saved, settings

@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from tierup.errors import TierupError
 from tierup.ir.dims import READS, DimBuilder, DimOp
@@ -32,8 +34,7 @@ class NotAlone(TierupError):
     """A kernel cannot be run by itself; the message says what it needs beside its buffers."""
 
 
-@dataclass(frozen=True)
-class Case:
+class Case(Struct, frozen=True, dict=True):
     """Kernels, mostly one, whose values and sizes are those of `graph`.
 
     `known` are inputs with the sizes that they hold. Sizes that are `assumed` to be equal are so in every call.
@@ -148,8 +149,7 @@ class _Isolation:
         self._graph, self._weights, self._kernels = graph, weights, kernels
         self._builder, self._contents = dims, known
         self._reads, self._writes = values_read(kernels), values_written(kernels)
-        self._digests = dict(graph.weights)
-        self._producers = {v: i for i, node in enumerate(graph.nodes) for v in node.outputs if v is not None}
+        self._digests, self._producers = graph.digests, graph.producers
         self._holding = self._looked_into()
         self._unread: dict[ValueId, None] = {}
         self._known = self._sizes_among(self._reads)

@@ -17,7 +17,6 @@ from tierup.adapt.imports import LAST_IMPORT
 from tierup.adapt.messages import CheckCall, CheckedCall
 from tierup.adapt.meter import untold_s
 from tierup.adapt.tensors import array_of
-from tierup.errors import ModelError
 from tierup.frontends.onnx import Imported
 from tierup.ir.graph import Graph
 from tierup.ir.types import Array
@@ -45,9 +44,7 @@ _RANDOM = frozenset(
 
 def check_call(job: CheckCall) -> CheckedCall:
     """Answer the call again, and compare."""
-    source = FileSource(job.path)
-    if job.stamp is not None and source.stamp != job.stamp:
-        raise ModelError(f"'{job.path}' is not the file that it was")
+    source = FileSource(job.path, job.stamp)
     imported = LAST_IMPORT.get(job.path, source.stamp)
     graph = imported.graph
     given = {tensor.name: array_of(tensor) for tensor in job.inputs}

@@ -25,7 +25,7 @@ from tierup.adapt.compare import decided, is_twice, log_gain, saved, verdict
 from tierup.adapt.messages import CallRecord, Failure, TriedPlan, TryPlan
 from tierup.adapt.tensors import array_of
 from tierup.config import Config
-from tierup.errors import InputError, ModelError
+from tierup.errors import InputError
 from tierup.events import Compared
 from tierup.ir.facts import MOST_STRAYS, Signature
 from tierup.ir.types import Array
@@ -54,9 +54,7 @@ Feeds = dict[str, Any]
 
 def try_plan(job: TryPlan) -> TriedPlan | Failure:
     """Time the candidate against the incumbent on every call of the job."""
-    source = FileSource(job.path)
-    if job.stamp is not None and source.stamp != job.stamp:
-        raise ModelError(f"'{job.path}' is not the file that it was")
+    source = FileSource(job.path, job.stamp)
     config = Config(threads=job.threads, cache_dir=job.cache_dir, force_tier=0)
     configure(config)
     plans, origin = Plans(job.cache_dir, job.threads), Origin(job.path, partial(_import, job.path, source.stamp))

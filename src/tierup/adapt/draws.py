@@ -13,7 +13,7 @@ import numpy as np
 
 from tierup.adapt.case import Case, values_read
 from tierup.adapt.trial import Sized, Unfit
-from tierup.ir.graph import Node, ValueId
+from tierup.ir.graph import Graph, ValueId
 from tierup.ir.types import Array, Dim, DType, Sym
 from tierup.plan.regions import COMPUTED, RECURRENCES, SMALL_FLOATS
 
@@ -92,10 +92,9 @@ def _with_zeros_between(drawn: Array, rows: int, shape: tuple[int, ...]) -> Arra
 def _rows_found(sized: Sized) -> dict[ValueId, int]:
     """The inputs that rows of large tables are looked up by, and how many rows at either end these have."""
     graph = sized.case.graph
-    producers = {value: node for node in graph.nodes for value in node.outputs}
     lookups = [node for node in graph.nodes if node.op == "core.gather" and node.inputs[0] in sized.ends]
     return {
-        value: sized.ends[node.inputs[0] or 0] for node in lookups for value in _sources(producers, node.inputs[1] or 0)
+        value: sized.ends[node.inputs[0] or 0] for node in lookups for value in _sources(graph, node.inputs[1] or 0)
     }
 
 
@@ -144,7 +143,6 @@ _PLACES = {"gather": 1, "gather_elements": 1, "scatter_elements": 1, "gather_nd"
 def index_limits(sized: Sized) -> dict[ValueId, int]:
     """The integer inputs that elements are looked up or put by, and what they must stay below."""
     graph = sized.case.graph
-    producers = {value: node for node in graph.nodes for value in node.outputs}
     found: dict[ValueId, int] = {}
     for node in graph.nodes:
         position = _PLACES.get(node.op.removeprefix("core."))
@@ -157,7 +155,7 @@ def index_limits(sized: Sized) -> dict[ValueId, int]:
         first = node.attrs.get("batch_dims", 0)
         axes = range(first, first + sized.shape(indices)[-1]) if node.op.endswith("_nd") else (int(node.attrs["axis"]),)
         limit = min((shape[axis] for axis in axes), default=1)
-        for value in _sources(producers, indices):
+        for value in _sources(graph, indices):
             if value in graph.inputs and sized.dtype(value).is_integer:
                 found[value] = min(limit, found.get(value, limit))
     return found
@@ -182,12 +180,12 @@ def _recurrent_weights(sized: Sized) -> set[ValueId]:
     }
 
 
-def _sources(producers: dict[ValueId | None, Node], value: ValueId) -> Iterator[ValueId]:
+def _sources(graph: Graph, value: ValueId) -> Iterator[ValueId]:
     """What a value is computed from, in the end."""
     pending, seen = [value], {value}
     while pending:
         current = pending.pop()
-        node = producers.get(current)
+        node = graph.producer(current)
         if node is None:
             yield current
         else:

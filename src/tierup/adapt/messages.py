@@ -122,7 +122,14 @@ class CheckCall(msgspec.Struct, frozen=True, tag="check", forbid_unknown_fields=
     precision: Annotated[str, Meta(pattern="^(f32|bf16)$")] = "f32"
 
 
-Job = Compile | PlanModel | Prove | TryPlan | Remember | Recall | CheckCall
+class Identify(msgspec.Struct, frozen=True, tag="identify", forbid_unknown_fields=True):
+    """Say what identifies the content of this file, if it is still the one with this stamp."""
+
+    path: str
+    stamp: tuple[int, ...]
+
+
+Job = Compile | PlanModel | Prove | TryPlan | Remember | Recall | CheckCall | Identify
 
 
 class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -169,14 +176,13 @@ class PlacedCase(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PlannedModel(msgspec.Struct, frozen=True, tag="planned", forbid_unknown_fields=True):
-    """A plan entry without kernels, the tile programs of its kernels, if anything compiles, and how to prove them."""
+    """A plan entry without kernels, the tile programs of its kernels, if anything compiles, and how to prove them. The
+    entry does not say what it was made of where nobody asked the store about it: see `Identify`."""
 
     entry: bytes
     programs: Annotated[tuple[str, ...], Meta(max_length=4096)]
     target: Target
     cases: Annotated[tuple[PlacedCase, ...], Meta(max_length=65_536)] = ()
-    key: Annotated[str, Meta(max_length=200)] = ""
-    """What decisions about it are kept under."""
     saved: Annotated[float, Meta(ge=-1, le=1)] = 0.0
     """The share of its kernels' work that facts are expected to save."""
 
@@ -211,9 +217,25 @@ class CheckedCall(msgspec.Struct, frozen=True, tag="checked", forbid_unknown_fie
     seconds: Annotated[float, Meta(ge=0)]
 
 
-Reply = Compiled | PlannedModel | Proof | TriedPlan | Remembered | Recalled | CheckedCall | Failure
+class Identified(msgspec.Struct, frozen=True, tag="identified", forbid_unknown_fields=True):
+    """What identifies a file's content."""
+
+    fingerprint: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+
+
+Reply = Compiled | PlannedModel | Proof | TriedPlan | Remembered | Recalled | CheckedCall | Identified | Failure
 REPLIES: msgspec.msgpack.Decoder[Ready | Spent | Reply] = msgspec.msgpack.Decoder(
-    Ready | Spent | Compiled | PlannedModel | Proof | TriedPlan | Remembered | Recalled | CheckedCall | Failure
+    Ready
+    | Spent
+    | Compiled
+    | PlannedModel
+    | Proof
+    | TriedPlan
+    | Remembered
+    | Recalled
+    | CheckedCall
+    | Identified
+    | Failure
 )
 REQUESTS: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)
 
@@ -228,8 +250,8 @@ def fits(job: Job, reply: Reply) -> bool:
         return isinstance(reply, Proof)
     if isinstance(job, TryPlan):
         return isinstance(reply, TriedPlan) and _answers_trial(job, reply)
-    if isinstance(job, CheckCall):
-        return isinstance(reply, CheckedCall)
+    if isinstance(job, CheckCall | Identify):
+        return isinstance(reply, CheckedCall if isinstance(job, CheckCall) else Identified)
     if isinstance(job, Remember | Recall):
         return isinstance(reply, Remembered if isinstance(job, Remember) else Recalled)
     return isinstance(reply, Compiled) and len(reply.codes) == len(job.programs)

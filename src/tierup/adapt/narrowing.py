@@ -7,9 +7,9 @@ evaluated on those in float64 without its roundings.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
+from msgspec.structs import replace
 
 from tierup.adapt.draws import Draw
 from tierup.ir.graph import Attrs, Graph, Node, Value, ValueId, Weights

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from tierup.adapt.part_rules import Box, Shapes, restrict
 from tierup.adapt.trial import Sized
@@ -25,8 +26,7 @@ _LOOKUPS = ("core.gather", "core.gather_elements", "core.gather_nd", "core.scatt
 Lengths = dict[tuple[int, int], int]  # by number and size of an axis: results that are alike are cut alike
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(Struct, frozen=True):
     """A graph with the inputs of the whole one. It takes boxes of them, and gives boxes of the results."""
 
     graph: Graph

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
+from msgspec import Struct, field
 
 from tierup.ir.graph import Attr, Node, ValueId
 from tierup.ir.types import Array
@@ -20,16 +20,14 @@ Range = tuple[int, int]
 Box = tuple[Range, ...]
 
 
-@dataclass(frozen=True)
-class Shapes:
+class Shapes(Struct, frozen=True):
     """What is known of values: their shapes, and what the small integer ones hold, where that is known."""
 
     shape: Callable[[ValueId], tuple[int, ...]]
     content: Callable[[ValueId], tuple[int, ...] | None]
 
 
-@dataclass(frozen=True)
-class Restricted:
+class Restricted(Struct, frozen=True):
     """Boxes of the inputs, and what else is different. `constants` replace inputs, by position."""
 
     boxes: Sequence[Box]

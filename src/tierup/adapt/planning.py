@@ -9,9 +9,9 @@ from __future__ import annotations
 import resource
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import msgspec
+from msgspec import Struct
 
 from tierup.adapt.background import NO_TARGET
 from tierup.adapt.imports import LAST_IMPORT
@@ -20,7 +20,7 @@ from tierup.adapt.messages import Failure, PlanModel, PlannedModel
 from tierup.adapt.proof import REASON_LIMIT_CHARS
 from tierup.adapt.proofs import placed_cases
 from tierup.codegen.target import Target, target_of
-from tierup.errors import ConfigError, ModelError, StoreError
+from tierup.errors import ConfigError, StoreError
 from tierup.frontends.onnx import Imported
 from tierup.ir.facts import Aim, facts_text
 from tierup.ir.graph import Weights
@@ -46,8 +46,7 @@ log = logger(__name__)
 LEAST_SAVED = 0.005
 
 
-@dataclass(frozen=True)
-class Planned:
+class Planned(Struct, frozen=True):
     """A compiled plan, the weights that it was made with, folded ones included, and what it was made for."""
 
     compiled: Compiled
@@ -105,9 +104,10 @@ def why_not(planned: Planned) -> str:
 
 
 def make_entry(
-    planned: Planned, imported: Imported, source: Source, parts: Mapping[str, str], plans: Plans
+    planned: Planned, imported: Imported, source: Source, parts: Mapping[str, str] | None, plans: Plans
 ) -> EntryRecord:
-    """What the plan cache keeps of a plan, without kernels. Derived arrays are stored now; OSError if that fails."""
+    """What the plan cache keeps of a plan, without kernels. Derived arrays are stored now; OSError if that fails.
+    Without parts it does not say yet what it was made of."""
     plan, weights = planned.compiled.plan, planned.weights
     external = {location: view for location, view in imported.files.items() if location}
     files = {MODEL: imported.files[""], **dict(enumerate(external.values(), start=MODEL + 1))}
@@ -121,27 +121,28 @@ def make_entry(
 
 def plan_model(job: PlanModel) -> PlannedModel | Failure:
     """A worker's answer: the plan of a model file, and the programs of its kernels; or that it did not pay lately."""
-    source = FileSource(job.path)
-    if job.stamp is not None and source.stamp != job.stamp:
-        raise ModelError(f"'{job.path}' is not the file that it was")
+    source = FileSource(job.path, job.stamp)
     plans = Plans(job.cache_dir, job.threads)
-    key = decision_key(plans.full_parts(source, job.parts), job.aim)
-    turned_away = _turned_away(job.store, key) if job.store and not is_new(job.store) else None
-    if turned_away is not None:
-        return turned_away
+    consults = bool(job.store) and not is_new(job.store)
+    if consults:
+        turned_away = _turned_away(job.store, decision_key(plans.full_parts(source, job.parts), job.aim))
+        if turned_away is not None:
+            return turned_away
     _allow_bytes(2 * source.size_bytes)
-    imported = LAST_IMPORT.get(job.path, source.stamp)
+    imported = LAST_IMPORT.get(job.path, source.stamp, lasts=job.stamp is not None)
     planned = make_plan(imported, job.aim, job.precision, job.refused)
     if reason := why_not(planned):
         return Failure(reason[:REASON_LIMIT_CHARS], left_alone_s("refused"))
     if not planned.compiled.plan.slots:
         return PlannedModel(b"", (), planned.target)
-    entry = make_entry(planned, imported, source, job.parts, plans)
+    # To say what a model's content is takes reading all of it, which can wait where nobody has asked.
+    identified = consults or job.stamp is None
+    entry = make_entry(planned, imported, source, job.parts if identified else None, plans)
     cases = placed_cases(planned.compiled, planned.weights)
     for program in planned.compiled.programs:
         CHECKED.add(program)  # it will mostly be this process that compiles it
     return PlannedModel(
-        msgspec.msgpack.encode(entry), tuple(planned.texts), planned.target, cases, key, planned.compiled.saved
+        msgspec.msgpack.encode(entry), tuple(planned.texts), planned.target, cases, planned.compiled.saved
     )
 
 

@@ -10,7 +10,8 @@ import subprocess
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from tierup.adapt.deadline import Deadline, core_s
 from tierup.adapt.messages import REPLIES, Inbox, Job, Ready, Reply, Request, Spent, fits, pack
@@ -34,8 +35,7 @@ class Lost(Exception):
         self.started = started
 
 
-@dataclass
-class Task:
+class Task(Struct):
     number: int
     job: Job
     attempts: int = 0

@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import msgspec
 import numpy as np
+from msgspec import Struct
 
 from tierup.adapt.case import Case
 from tierup.adapt.case_record import CaseRecord, case_of
@@ -59,8 +59,7 @@ _LAP_ELEMS = 1 << 21  # evaluated, after which there is no further lap: sums of 
 _JUDGED_SHARE = 0.1  # where less than this can be compared, nothing was proved
 
 
-@dataclass(frozen=True)
-class Round:
+class Round(Struct, frozen=True):
     """How a kernel is tried once. `shift` is by how many elements inputs lie off a 64-byte border, `compared` whether
     the baseline is run, too."""
 
@@ -133,8 +132,7 @@ def prove_job(job: Prove) -> Proof:
     return prove_code(msgspec.msgpack.decode(job.case, type=CaseRecord), job.codes, job.target)
 
 
-@dataclass(frozen=True)
-class _Question:
+class _Question(Struct, frozen=True):
     """Inputs at some sizes, and what should come out."""
 
     sized: Sized
@@ -143,8 +141,7 @@ class _Question:
     answers: list[_Answer]
 
 
-@dataclass(frozen=True)
-class _Answer:
+class _Answer(Struct, frozen=True):
     """What should come out in one part of the results."""
 
     part: Part

@@ -7,10 +7,8 @@ Whatever goes wrong leaves the model on the tier that it is on, with the reason 
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
 from logging import INFO, WARNING
 
 import msgspec
@@ -21,7 +19,8 @@ from tierup.adapt.background import NO_TARGET, Climb, Stopped
 from tierup.adapt.builders import Builders, Built, run_jobs
 from tierup.adapt.compare import log_of, verdict
 from tierup.adapt.costs import COSTS
-from tierup.adapt.learn import decision_row, kernel_rows, left_alone_s, machine_row, trial_rows
+from tierup.adapt.keeping import Learned, as_file, identify_entry, keep, not_kept
+from tierup.adapt.learn import left_alone_s, machine_row
 from tierup.adapt.memory import MEMORY, place_of
 from tierup.adapt.messages import Failure, PlacedCase, PlannedModel, Recall, Recalled, TriedPlan, TryPlan
 from tierup.adapt.proof import Refusal
@@ -36,7 +35,7 @@ from tierup.errors import TierupError
 from tierup.events import Built as BuiltEvent
 from tierup.events import Compared, Planned, Proved, Refused, Spent, StoreIgnored, Tried
 from tierup.logs import logger
-from tierup.private import make_private, write_whole
+from tierup.private import make_private
 from tierup.profile.identity import identify
 from tierup.runtime.executable import Baseline, bind_plan, executable
 from tierup.runtime.kernels import publish_code
@@ -47,7 +46,7 @@ from tierup.store.place import is_new
 from tierup.store.plans import Plans, cache_parts
 from tierup.store.records import EntryRecord, KernelError, KernelRecord
 from tierup.store.rows import Quarantine
-from tierup.store.source import FileSource, Source
+from tierup.store.source import Source
 
 log = logger(__name__)
 
@@ -157,7 +156,7 @@ def _with_plan_from_worker(climb: Climb, prove: Prove | None) -> None:
     worst = max((error.worst for error in errors.values()), default=0.0)
     climb.progress.events.add(Proved(len(kernels), worst, time.monotonic() - began_s))
     entry = _with_kernels(entry, planned.programs, kernels, True, errors)
-    learned = _Learned(climb, planned, errors)
+    learned = Learned(climb, entry, planned, errors)
     try:
         tried = _try(climb, source, entry, learned.compared)
     except TurnedAway as found:
@@ -166,6 +165,7 @@ def _with_plan_from_worker(climb: Climb, prove: Prove | None) -> None:
         return
     except NotBetter as error:
         outcome = "unclear" if isinstance(error, Unclear) else "refused"
+        identify_entry(climb, source, entry)
         learned.keep(outcome, str(error))
         climb.progress.put_off(climb.aim, left_alone_s(outcome))
         raise
@@ -175,9 +175,10 @@ def _with_plan_from_worker(climb: Climb, prove: Prove | None) -> None:
     climb.go_live(warm.program, warm.serving, tried)
     for displaced in warm.displaced:
         climb.progress.events.add(displaced)
+    identify_entry(climb, source, entry)
     learned.keep("swapped", "")
     if refusing.lasts:  # otherwise the next one that loads the model tries again
-        _keep(climb, plans, source, entry, warm.program.number)
+        keep(climb, plans, source, entry, warm.program.number)
     origin.forget()
 
 
@@ -212,13 +213,13 @@ def _with_plan_from_here(climb: Climb, prove: Prove | None, forced: bool = False
     serving = Serving.of(plan, planned.signatures, baseline, constants, measured, planned.refused, regions)
     source, plans, entry = origin.source, _plans(config), None
     if source is not None and kernels and runs_images(planned.target) and refusing.lasts:
-        with _not_kept(climb):
+        with not_kept(climb):
             entry = make_entry(planned, imported, source, cache_parts(config.precision), plans)
             entry = _with_kernels(entry, planned.texts, kernels, judge is not None, errors)
             serving = msgspec.structs.replace(serving, parts=entry.parts, keys=tuple(built.key for built in kernels))
     climb.go_live(program, serving)
     if source is not None and entry is not None:
-        _keep(climb, plans, source, entry, program.number)
+        keep(climb, plans, source, entry, program.number)
     origin.forget()
 
 
@@ -252,21 +253,6 @@ def _plan_apart(source: Source, climb: Climb, refusing: Refusing) -> tuple[Entry
     if not reply.programs:
         raise NotBetter(refusing.nothing_left)
     return msgspec.msgpack.decode(reply.entry, type=EntryRecord), reply
-
-
-@contextmanager
-def as_file(source: Source, folder: str) -> Iterator[tuple[str, tuple[int, ...] | None]]:
-    """A file with the model in it, and what tells whether it is still the same."""
-    if isinstance(source, FileSource):
-        yield os.path.abspath(source.origin), source.stamp
-        return
-    path = os.path.join(folder, f"{os.getpid()}-{id(source)}.onnx")
-    write_whole(path, (source.view(),))
-    try:
-        yield path, None
-    finally:
-        with suppress(OSError):
-            os.unlink(path)
 
 
 def _ready(
@@ -337,28 +323,6 @@ def _quarantined(climb: Climb, kernels: Sequence[Built]) -> tuple[Quarantine, ..
     return reply.quarantined if isinstance(reply, Recalled) else ()
 
 
-class _Learned:
-    """What a climb leaves in the store."""
-
-    def __init__(self, climb: Climb, planned: PlannedModel, errors: dict[int, KernelError]) -> None:
-        self._climb, self._planned, self._errors = climb, planned, errors
-        self.compared: list[Compared] = []
-
-    def keep(self, outcome: str, reason: str) -> None:
-        """Queue the rows to be written."""
-        climb, planned = self._climb, self._planned
-        if not climb.config.adapt:
-            return
-        machine = machine_row()
-        rows = [
-            machine,
-            *kernel_rows(planned.programs, planned.target, self._errors, machine.key),
-            *trial_rows(planned.key, self.compared, machine.key),
-            decision_row(planned.key, machine.key, climb.name, climb.tier, outcome, reason),
-        ]
-        MEMORY.remember(climb.config, rows, climb.progress.events)
-
-
 def _try(climb: Climb, source: Source, entry: EntryRecord, kept: list[Compared]) -> bool:
     """Whether a worker measured a gain above noise; NotBetter if it measured that there is none.
 
@@ -417,29 +381,3 @@ def _with_kernels(
     )
     plan = msgspec.structs.replace(entry.plan, kernels=records, proved=proved, errors=tuple(errors.items()))
     return msgspec.structs.replace(entry, plan=plan)
-
-
-def _keep(climb: Climb, plans: Plans, source: Source, entry: EntryRecord, program: int) -> None:
-    """Keep the entry of a plan that went live as this program, unless it was taken back already, without variants that
-    were."""
-    progress = climb.progress
-    if progress.taken_back == program:
-        return
-    with _not_kept(climb):
-        plans.write(source, entry)
-    if progress.taken_back == program:  # meanwhile
-        before = None if progress.counts.quarantined else climb.incumbent
-        plans.take_back(source, entry.parts, entry.plan.aim, before)
-    plan, gone = entry.plan, progress.left_out
-    if any(plan.kernels[variant.kernel].region in gone for variant in plan.variants):
-        kept = [variant for variant in plan.variants if plan.kernels[variant.kernel].region not in gone]
-        plans.keep_variants(source, entry.parts, plan.aim, kept)
-
-
-@contextmanager
-def _not_kept(climb: Climb) -> Iterator[None]:
-    """A plan that cannot be kept serves all the same."""
-    try:
-        yield
-    except OSError as error:  # a full disk, a folder that is not ours, a model that was changed
-        log.warning("the plan of model %r is not kept: %s", climb.name, error)

@@ -22,6 +22,8 @@ from tierup.adapt.messages import (
     Compile,
     Compiled,
     Failure,
+    Identified,
+    Identify,
     Job,
     PlanModel,
     PlannedModel,
@@ -165,6 +167,12 @@ def _check(job: CheckCall) -> CheckedCall:
     return check_call(job)
 
 
+def _identify(job: Identify) -> Identified:
+    from tierup.store.source import FileSource
+
+    return Identified(FileSource(job.path, job.stamp).fingerprint(threads=1))
+
+
 _ANSWERS: dict[type[Job], Callable[[Any], Reply]] = {
     Compile: _compile,
     PlanModel: _plan,
@@ -173,6 +181,7 @@ _ANSWERS: dict[type[Job], Callable[[Any], Reply]] = {
     Remember: _remember,
     Recall: _recall,
     CheckCall: _check,
+    Identify: _identify,
 }
 
 

@@ -8,13 +8,13 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 import numpy as np
+from msgspec import Struct
 
 from tierup.bench.answers import compare, read_answers
 from tierup.bench.contenders import Contender, Settings
@@ -29,8 +29,7 @@ from tierup.profile.machine import identify
 TIMES, ANSWERS, ORDER = "times.npy", "answers.npz", "order.npy"  # in the folder that is shared with contenders
 
 
-@dataclass(frozen=True, kw_only=True)
-class Options:
+class Options(Struct, frozen=True, kw_only=True):
     """How to measure. `quantised`: the model rounds what it computes to steps, so that answers may differ by some.
     `say` is told what is being done; nothing else is printed."""
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from tierup.errors import ConfigError
 
 Settings = dict[str, int | bool]
 
 
-@dataclass(frozen=True, eq=False)
-class Contender:
+class Contender(Struct, frozen=True, eq=False):
     """One row: the package it needs, and whether it computes what Tierup is compared on.
 
     `is_peer`: it takes the caller's arrays, gives arrays back and computes in f32, so that a ratio with it is fair.

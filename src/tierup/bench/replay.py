@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import Struct, field
 
 from tierup.bench.bench import ANSWERS, ORDER, TIMES, Bench, Options
 from tierup.bench.contenders import Contender, Settings
@@ -27,8 +27,7 @@ TRIAL_CALLS = 100  # of the traffic, to choose settings
 _TRIAL_ORDER = "trial-order.npy"
 
 
-@dataclass(eq=False)
-class _Runs:
+class _Runs(Struct, eq=False):
     """A contender with one state of its cache, and what its runs have brought so far; or why it could not be run."""
 
     contender: Contender

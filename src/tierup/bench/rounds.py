@@ -8,10 +8,10 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct, field
 
 from tierup.bench.bench import ANSWERS, TIMES, Bench, Options
 from tierup.bench.contenders import Contender, Settings
@@ -24,8 +24,7 @@ from tierup.ir.types import Array
 TRIAL_SECONDS = 0.3
 
 
-@dataclass
-class _Runner:
+class _Runner(Struct):
     """A contender whose process is up, and the times that it has brought so far."""
 
     process: Process

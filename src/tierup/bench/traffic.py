@@ -5,13 +5,12 @@ In: the text that a user wrote. Out: one dict from input to shape for each call.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
 import numpy as np
-from msgspec import Meta
+from msgspec import Meta, Struct
 
 from tierup.errors import InputError
 
@@ -28,8 +27,7 @@ _Line = dict[
 ]
 
 
-@dataclass(frozen=True)
-class Traffic:
+class Traffic(Struct, frozen=True):
     """Ranges of sizes for each input, or shapes that were recorded, one call after the other."""
 
     ranges: dict[str, tuple[range, ...]]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+from msgspec import Struct
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -32,8 +32,7 @@ _ROUNDS, _RUNS = 9, 3
 _PLAIN_WIDTH = 120  # of a table in a file or a pipe
 
 
-@dataclass(frozen=True, kw_only=True)
-class Request:
+class Request(Struct, frozen=True, kw_only=True):
     """What a user asks for: inputs as `tierup run` takes them, and how long to measure."""
 
     files: list[str]

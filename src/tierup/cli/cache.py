@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -26,8 +26,7 @@ from tierup.store.source import open_source
 _SHOWN = 20
 
 
-@dataclass(frozen=True)
-class Caches:
+class Caches(Struct, frozen=True):
     """The three: kernels, plans, and what was learned (None where that cannot be opened, with the reason)."""
 
     objects: ObjectCache

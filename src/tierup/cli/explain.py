@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 from rich.console import Console
 
 from tierup import _native
@@ -27,8 +27,7 @@ from tierup.runtime.progress import Signature
 from tierup.session import Model, load
 
 
-@dataclass(frozen=True)
-class Request:
+class Request(Struct, frozen=True):
     """What the user asked for."""
 
     files: Sequence[str]
@@ -40,8 +39,7 @@ class Request:
     html: Path | None = None
 
 
-@dataclass(frozen=True)
-class _View:
+class _View(Struct, frozen=True):
     """One function of the model, explained; `signature` is what it is closed to."""
 
     planned: Planned

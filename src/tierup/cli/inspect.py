@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -24,8 +24,7 @@ from tierup.session import Model, load
 _SHOWN = 12  # ops listed without --ops
 
 
-@dataclass(frozen=True)
-class Lowering:
+class Lowering(Struct, frozen=True):
     """How a model's nodes fare on the way to core ops."""
 
     imported: int

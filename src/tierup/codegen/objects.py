@@ -10,11 +10,12 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
 import llvmlite.binding as llvm
+from msgspec import Struct
+from msgspec.structs import replace
 
 from tierup.codegen.elf import undefined
 from tierup.codegen.image import images, runs_images
@@ -108,8 +109,7 @@ def _parse(text: str, target: Target) -> Any:
     return module
 
 
-@dataclass
-class Loaded:
+class Loaded(Struct):
     """Code in memory. Keep it until the last caller has left."""
 
     address: int

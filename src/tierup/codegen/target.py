@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from msgspec import Struct
+from msgspec.structs import replace
 
 from tierup.profile.identity import Identity
 
 
-@dataclass(frozen=True)
-class Target:
+class Target(Struct, frozen=True):
     """An instruction set. `triple`, `cpu` and `features` are LLVM's words; everything else follows from the bits."""
 
     name: str

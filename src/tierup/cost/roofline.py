@@ -14,7 +14,8 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from tierup.ir.graph import Graph, Node, ValueId
 from tierup.ir.ops import Kind, lookup
@@ -44,8 +45,7 @@ _IN_ACTIVATIONS = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Work:
+class Work(Struct, frozen=True):
     """Operations, and bytes that cross the border: values read, constants read, values written.
 
     `again_bytes` are read again of `kept_bytes` that are among them.
@@ -64,8 +64,7 @@ class Work:
         return self.read_bytes + self.constant_bytes + self.written_bytes
 
 
-@dataclass(frozen=True)
-class Roofline:
+class Roofline(Struct, frozen=True):
     """The least time that computing takes, the least that moving takes, and from where most of that time is read."""
 
     compute_us: float

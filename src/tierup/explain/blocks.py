@@ -60,7 +60,7 @@ def pictures_of(functions: Sequence[Function], alone: Iterable[tuple[int, int]])
 def _blocks(graph: Graph, units: list[Unit]) -> tuple[Block, ...]:
     units.sort(key=lambda unit: max(unit[2], default=0))
     owner = {node: position for position, (_, _, nodes) in enumerate(units) for node in nodes}
-    producer = {value: index for index, node in enumerate(graph.nodes) for value in node.outputs if value is not None}
+    producer = graph.producers
     reached: dict[ValueId, frozenset[int]] = {}
 
     def makers(value: ValueId) -> frozenset[int]:

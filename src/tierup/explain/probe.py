@@ -10,11 +10,11 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
 import numpy as np
+from msgspec import Struct, field
 
 from tierup import _native
 from tierup.adapt.planning import Planned
@@ -41,8 +41,7 @@ _NOTHING: Place = (-1, -1)  # stands for a node that does nothing
 Run = Callable[[_native.Program], Any]
 
 
-@dataclass(frozen=True)
-class Passed:
+class Passed(Struct, frozen=True):
     """What a call passes to a kernel: its size arguments, scratch for each thread, grid steps, and steps in a piece."""
 
     sizes: tuple[int, ...]
@@ -51,8 +50,7 @@ class Passed:
     grain: int
 
 
-@dataclass
-class Sounding:
+class Sounding(Struct):
     """What one function looked like in a call, when it ran first.
 
     `kernels` is by position; it is empty where the function did not run, or a guard turned the call away.
@@ -64,8 +62,7 @@ class Sounding:
     arena_bytes: int = 0
 
 
-@dataclass(frozen=True)
-class Times:
+class Times(Struct, frozen=True):
     """Medians over calls: the whole call as it is; each kernel and each node that runs alone, all its runs in a call
     together; and all that is between those. `runs` is how often a kernel ran. Other work on the machine lengthens the
     first more than the sum of the others, since what interrupts a call is in few of its parts."""
@@ -125,8 +122,7 @@ def _read(sounding: Sounding, op: str, value: Dim, index: Dim) -> int | None:
     return int(numbers.reshape(-1)[index]) if numbers is not None and index < numbers.size else None
 
 
-@dataclass(frozen=True)
-class Span:
+class Span(Struct, frozen=True):
     """Some steps of a function, from `begin` to before `end`."""
 
     begin: int
@@ -298,8 +294,7 @@ class _Clock:
         return ()
 
 
-@dataclass(frozen=True)
-class _Sample:
+class _Sample(Struct, frozen=True):
     """Nanoseconds of one call as it is; and of one with clocks: kernels and nodes by place, with how often they ran;
     and all of it."""
 

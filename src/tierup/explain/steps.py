@@ -6,7 +6,8 @@ In: a function of a plan. Out: one with call-outs inserted, that does otherwise 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from tierup.ir.types import DType
 from tierup.plan.program import Function, StepCode

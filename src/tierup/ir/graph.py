@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import ItemsView, Iterator, Mapping, Sequence, ValuesView
-from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import numpy as np
+from msgspec import Struct, field
 
 from tierup.digests import sha256
 from tierup.ir.dims import DimOp
@@ -22,8 +22,7 @@ from tierup.ir.types import Array, DType, TensorType, Type, dtype_from_numpy, dt
 ValueId = int
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Const:
+class Const(Struct, frozen=True, eq=False, dict=True):
     """A small tensor inside an attribute; equal by content, and its repr is its text."""
 
     array: Array
@@ -92,8 +91,7 @@ class Attrs(Mapping[str, Attr]):
         return f"Attrs({self._items!r})"
 
 
-@dataclass(frozen=True)
-class Node:
+class Node(Struct, frozen=True, eq=False, weakref=True):
     """One operation. `op` is `domain.Name`, `version` the opset in which its meaning began.
 
     An absent optional input or output is None. `graphs` are the bodies of a control node, by attribute name.
@@ -106,7 +104,17 @@ class Node:
     outputs: tuple[ValueId | None, ...]
     attrs: Attrs = field(default_factory=Attrs)
     graphs: tuple[tuple[str, Graph], ...] = ()
-    name: str = field(default="", compare=False)
+    name: str = ""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Node) and self._content == other._content
+
+    def __hash__(self) -> int:
+        return hash(self._content)
+
+    @property
+    def _content(self) -> tuple[object, ...]:
+        return self.op, self.version, self.inputs, self.outputs, self.attrs, self.graphs
 
     def graph(self, name: str) -> Graph | None:
         """The body with this attribute name."""
@@ -118,20 +126,24 @@ class Node:
         return f"node '{self.name}' ({self.op})" if self.name else f"a node ({self.op})"
 
 
-@dataclass(frozen=True, slots=True)
-class Value:
-    """A value's type, and the name it had in the model."""
+class Value(Struct, frozen=True, eq=False):
+    """A value's type, and the name it had in the model, which takes no part in equality."""
 
     type: Type
-    name: str = field(default="", compare=False)
+    name: str = ""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Value) and self.type == other.type
+
+    def __hash__(self) -> int:
+        return hash(self.type)
 
 
-@dataclass(frozen=True)
-class Graph:
+class Graph(Struct, frozen=True, eq=False, dict=True):
     """Closed, ordered and typed. `weights` maps value ids to digests in a `Weights` table.
 
     `defaults` are inputs that a caller may leave out, with the weight that stands in. `dim_names` are the names
-    that the model gives to syms.
+    that the model gives to syms; they and `name` take no part in equality.
     """
 
     inputs: tuple[ValueId, ...]
@@ -141,8 +153,18 @@ class Graph:
     dims: tuple[DimOp, ...] = ()
     weights: tuple[tuple[ValueId, str], ...] = ()
     defaults: tuple[tuple[ValueId, str], ...] = ()
-    dim_names: tuple[tuple[int, str], ...] = field(default=(), compare=False)
-    name: str = field(default="", compare=False)
+    dim_names: tuple[tuple[int, str], ...] = ()
+    name: str = ""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Graph) and self._content == other._content
+
+    def __hash__(self) -> int:
+        return hash(self._content)
+
+    @property
+    def _content(self) -> tuple[object, ...]:
+        return self.inputs, self.outputs, self.nodes, self.values, self.dims, self.weights, self.defaults
 
     def type(self, value: ValueId) -> Type:
         return self.values[value].type
@@ -155,6 +177,31 @@ class Graph:
         from tierup.ir.text import print_graph  # the text is the repr; text.py knows graphs, not the reverse
 
         return print_graph(self)
+
+    @cached_property
+    def producers(self) -> Mapping[ValueId, int]:
+        """The index of the node that computes each value."""
+        return {value: i for i, node in enumerate(self.nodes) for value in node.outputs if value is not None}
+
+    @cached_property
+    def users(self) -> Mapping[ValueId, Sequence[int]]:
+        """The indices of the nodes that read each value, in order; a node that reads it twice stands there once."""
+        found: dict[ValueId, list[int]] = {}
+        for index, node in enumerate(self.nodes):
+            for value in dict.fromkeys(node.inputs):
+                if value is not None:
+                    found.setdefault(value, []).append(index)
+        return found
+
+    @cached_property
+    def digests(self) -> Mapping[ValueId, str]:
+        """The digests of the values that are weights."""
+        return dict(self.weights)
+
+    def producer(self, value: ValueId | None) -> Node | None:
+        """The node that computes a value, if one does."""
+        index = None if value is None else self.producers.get(value)
+        return None if index is None else self.nodes[index]
 
     @cached_property
     def digest(self) -> str:

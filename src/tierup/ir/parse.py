@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from tierup.ir.dims import ARITY, READS, DimOp
 from tierup.ir.graph import Attr, Attrs, Const, Graph, Node, Value, ValueId
@@ -147,8 +148,7 @@ def _elements(type: TensorType, data: str | tuple[str, ...]) -> Array:
     return flat.reshape(shape)
 
 
-@dataclass
-class _Partial:
+class _Partial(Struct):
     """A graph whose closing brace is still to come. `body` is its name in the node that it belongs to."""
 
     name: str

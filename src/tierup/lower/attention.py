@@ -11,7 +11,8 @@ are put together in scratch, and weights are rounded there. Then scratch has thr
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from tierup.ir.dims import DimBuilder
 from tierup.ir.graph import Graph, ValueId, Weights

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from tierup.ir.dims import DimBuilder
 from tierup.ir.graph import Graph, Node, ValueId, Weights
@@ -18,8 +18,7 @@ from tierup.plan.attention import Roles
 _WEIGHED_ROWS = 4
 
 
-@dataclass(frozen=True)
-class Scratch:
+class Scratch(Struct, frozen=True):
     """Where things lie in a thread's scratch, in floats: panels of k, pairs of v's rows, scores of the rows at hand,
     1 / their sums, and their weights as halves.
 

@@ -8,7 +8,8 @@ lies side by side along another axis, tiles have that axis too: they are read al
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from tierup.ir.types import Dim
 from tierup.lower.names import Sizes
@@ -26,8 +27,7 @@ _LEAST_STEPS = 4  # of the grid, so that threads have something to divide
 _LIGHT = 4  # maps on a tile of 16 rows; of more maps, it has 8 rows, which leaves registers for them
 
 
-@dataclass(frozen=True)
-class Axis:
+class Axis(Struct, frozen=True):
     """A loop: the domain's axes that it runs over, outermost first, how far, and by how many at a time."""
 
     name: str
@@ -36,8 +36,7 @@ class Axis:
     step: int = 1
 
 
-@dataclass(frozen=True)
-class Nest:
+class Nest(Struct, frozen=True):
     """Parallel dimensions, then serial loops in each step of them; `lane` is the innermost loop, or in the grid.
 
     `tiled` are the axes that tiles have, lanes last.
@@ -91,8 +90,7 @@ class Nest:
         return tuple((axis.extent, axis.step) for axis in self.grid) or ((1, 1),)
 
 
-@dataclass(frozen=True)
-class Forms:
+class Forms(Struct, frozen=True):
     """Everything linear in a region: addresses that are read and written, and positions; and how many maps it has.
 
     `looked_up` are for each load the domain's axes along which an index from the data moves it.

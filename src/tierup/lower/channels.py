@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from tierup.ir.types import Dim
 from tierup.lower.convolution import Step
@@ -11,8 +13,7 @@ from tierup.lower.tile import Loop, Statement
 from tierup.lower.windows import Spot
 
 
-@dataclass(frozen=True)
-class Channels:
+class Channels(Struct, frozen=True):
     """`count` channels in tiles of `width` along the axis j.
 
     Where tiles divide them, the grid goes over blocks of `block` channels along the axis b, with a loop over tiles

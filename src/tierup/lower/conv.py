@@ -100,7 +100,7 @@ class _Conv:
         self._names, self._sizes = Names(), Sizes()
         self._epilogue = Epilogue(graph, weights, region.nodes, self._names)
         *self._outer, self._last = windows.axes
-        constant = windows.matrix in dict(graph.weights)
+        constant = windows.matrix in graph.digests
         whole = windows.group > 1 and (words is not None or (constant and divides(windows.columns, self._lanes)))
         self._width, self._tiles = tiling(self._last.count, windows.columns, self._lanes, whole=whole)
         self._flat = not self._outer  # one spatial axis: the grid goes over its tiles

@@ -6,8 +6,10 @@ Around bytes lies what stands for zero there (`Windows.fill`).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from math import prod
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from tierup.ir.types import Dim, DType
 from tierup.lower.names import Names, Sizes
@@ -17,8 +19,7 @@ from tierup.lower.windows import Bounded, Integers, Window, Windows
 _COPIED_VECTORS = 4  # at a time
 
 
-@dataclass(frozen=True)
-class Copied:
+class Copied(Struct, frozen=True):
     """The rows under one piece of the results: of each of the `outer` axes, as many as its kernel has, from that of
     the loop o0, o1, ...; of the last axis `span` places, from the first window of the loop i if it is `flat`.
 

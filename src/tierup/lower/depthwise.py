@@ -9,8 +9,10 @@ product left out. Rows of the kernel that lie outside the data are skipped.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from math import prod
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from tierup.ir.dims import DimBuilder
 from tierup.ir.graph import Graph, Weights
@@ -39,8 +41,7 @@ def lower_depthwise(graph: Graph, weights: Weights, region: Region, dims: DimBui
     return _Depthwise(graph, weights, region, Windows(graph, weights, region, dims), lanes).kernel()
 
 
-@dataclass(frozen=True)
-class _Part:
+class _Part(Struct, frozen=True):
     """Windows of a row that are computed at a time: from `begin` to `end`, `rows` in a tile over the axis `row`.
 
     `taps` are the places of the kernel along the row that may lie inside the data. Those of a `border` may still not,

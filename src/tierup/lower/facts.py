@@ -10,9 +10,9 @@ pass what they passed before.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
+from msgspec.structs import replace
 
 from tierup.ir.types import Array, DType
 from tierup.lower.interpret import apply_map, element

@@ -10,8 +10,9 @@ lies under them, with zeros around it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from math import prod
+
+from msgspec import Struct
 
 from tierup.ir.graph import Graph, Weights
 from tierup.ir.types import Dim
@@ -47,7 +48,7 @@ def suits(windows: Windows, graph: Graph, lanes: int) -> bool:
     lanes = _lanes(windows, lanes)
     *outer, last = windows.axes
     dense = windows.channels == 1 or windows.view.strides[-1] == 1
-    if not dense or windows.matrix not in dict(graph.weights) or not windows.sum.is_float:
+    if not dense or windows.matrix not in graph.digests or not windows.sum.is_float:
         return False
     if last.padded and (not outer or last.step != windows.channels):
         return False
@@ -73,8 +74,7 @@ def _is_run(windows: Windows) -> bool:
     return windows.axes[-1].dilation == 1 and windows.axes[-1].step == windows.channels
 
 
-@dataclass(frozen=True)
-class _Strip:
+class _Strip(Struct, frozen=True):
     """The windows from `begin` to `end` of a row; `copied`: what they meet is in scratch."""
 
     begin: Dim

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from tierup.ir.graph import ValueId
 from tierup.ir.types import Dim
@@ -10,8 +10,7 @@ from tierup.lower.inplace import in_place
 from tierup.lower.tile import TileProgram
 
 
-@dataclass(frozen=True)
-class Panels:
+class Panels(Struct, frozen=True):
     """A constant matrix [K, N] as panels of `width` columns, each [K, width], the last one filled up with zeros.
 
     With a `form` of `plan/packing.py` they hold words of several rows, or columns of several groups, instead.
@@ -22,8 +21,7 @@ class Panels:
     form: str = ""
 
 
-@dataclass(frozen=True)
-class Kernel:
+class Kernel(Struct, frozen=True):
     """A program with the values and sizes that a call binds to its buffers and arguments.
 
     `steps` is how many grid steps there are, as (extent, step) of each dimension; `grain` how many of them are worth a

@@ -18,7 +18,8 @@ where it wrote them.
 from __future__ import annotations
 
 from collections.abc import Set
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from tierup.ir.dims import DimBuilder
 from tierup.ir.graph import Graph, ValueId, Weights

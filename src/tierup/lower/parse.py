@@ -7,8 +7,9 @@ allocated by a number in it, and nesting is bounded. Whether the program means a
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
 from typing import TypeVar
+
+from msgspec import Struct, field
 
 from tierup.ir.line import END, Line
 from tierup.ir.types import DType
@@ -196,8 +197,7 @@ class _Line(Line):
         return Dot(out, type, *args, self.word())
 
 
-@dataclass
-class _OpenLoop:
+class _OpenLoop(Struct):
     """A loop whose closing brace is still to come."""
 
     axis: str
@@ -229,8 +229,7 @@ class _OpenLoop:
         )
 
 
-@dataclass
-class _OpenProgram:
+class _OpenProgram(Struct):
     """What has been read of a program; `loops` are those that are still open, innermost last."""
 
     name: str

@@ -29,7 +29,7 @@ class Ranges:
 
     def __init__(self, graph: Graph, weights: Weights, nodes: Iterable[int]) -> None:
         self._graph, self._weights = graph, weights
-        self._constants = dict(graph.weights)
+        self._constants = graph.digests
         inside = [graph.nodes[index] for index in nodes]
         self._producer = {value: node for node in inside for value in node.outputs if value is not None}
         self._known: dict[ValueId, Range | None] = {}
@@ -74,7 +74,8 @@ class Ranges:
         return None if image is None or by is None else _BITWISE[node.op](image, by)
 
     def _number(self, value: ValueId | None) -> int | None:
-        array = self._weights[self._constants[value]] if value in self._constants else None
+        digest = None if value is None else self._constants.get(value)
+        array = None if digest is None else self._weights[digest]
         return int(array.reshape(-1)[0]) if array is not None and array.size == 1 and array.dtype.kind in "iu" else None
 
     def _cast(self, node: Node, value: ValueId, depth: int) -> Range | None:

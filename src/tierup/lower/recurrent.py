@@ -83,7 +83,7 @@ class _Recurrence:
             self._inputs["extra"] = views.of(self._roles.extra)
         if self._roles.lengths is not None:
             self._inputs["lengths"] = views.of(self._roles.lengths)
-        self._packed = self._roles.weights in dict(graph.weights)
+        self._packed = self._roles.weights in graph.digests
         self._check_sizes()
 
     def _check_sizes(self) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
+from msgspec import Struct, field
 
 from tierup.ir.types import Dim, DType
 from tierup.lower.axes import Axis, Nest
@@ -31,8 +31,7 @@ def identity(op: str, dtype: DType) -> float:
     return int(ends.min if op == "max" else ends.max)
 
 
-@dataclass
-class Carried:
+class Carried(Struct):
     """What a nest of loops carries: names inside, initial values, and what the rounds make of them."""
 
     inside: list[str] = field(default_factory=list)

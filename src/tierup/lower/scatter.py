@@ -6,7 +6,7 @@ after the other. Only positions that no index chooses are divided among threads 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from tierup.ir.dims import DimBuilder
 from tierup.ir.graph import Graph, Node, ValueId, Weights
@@ -27,8 +27,7 @@ def lower_scatter(graph: Graph, weights: Weights, region: Region, dims: DimBuild
     return _Scatter(graph, graph.nodes[region.nodes[0]], region, dims, lanes).kernel()
 
 
-@dataclass(frozen=True)
-class _Walk:
+class _Walk(Struct, frozen=True):
     """How updates are gone through: a space in which those along the `serial` axis may meet, and strides over it.
 
     `places` has for each index of an update its offset in the indices, its stride in the result, and its bound.

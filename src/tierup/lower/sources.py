@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from tierup.ir.graph import Graph, ValueId, Weights
 from tierup.ir.types import Dim, DType, TensorType
@@ -21,8 +22,7 @@ Evaluate = Callable[[Source], Value]
 _BITS = {1: DType.U8, 2: DType.U16, 4: DType.U32, 8: DType.U64}
 
 
-@dataclass
-class Block:
+class Block(Struct):
     """Statements of one level, and what they computed."""
 
     statements: list[Statement] = field(default_factory=list)
@@ -44,7 +44,7 @@ def tile_dtype(dtype: DType) -> DType:
 
 def constant_scalar(graph: Graph, weights: Weights, value: ValueId) -> float | None:
     """The number behind a constant of one element."""
-    digest = dict(graph.weights).get(value)
+    digest = graph.digests.get(value)
     if digest is None or weights[digest].size != 1:
         return None
     item: float = weights[digest].reshape(-1)[0].item()
@@ -57,7 +57,7 @@ class Sources:
     def __init__(self, graph: Graph, weights: Weights, region: Region, nest: Nest, names: Names, sizes: Sizes) -> None:
         self._graph, self._weights, self._nest = graph, weights, nest
         self._names, self._sizes = names, sizes
-        self._constants = dict(graph.weights)
+        self._constants = graph.digests
         self._ranges = Ranges(graph, weights, (*region.nodes, *region.reads))
         self._decodes = self._casts_small_floats(region)
         self._copies_bits = any(graph.nodes[step.node].op == BITS for step in region.steps)

@@ -31,14 +31,14 @@ the emitter's and the planner's business.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from functools import cached_property
+
+from msgspec import Struct, field
 
 from tierup.ir.types import DType
 
 
-@dataclass(frozen=True, slots=True)
-class Arg:
+class Arg(Struct, frozen=True):
     """The k-th size argument of a call."""
 
     index: int
@@ -50,8 +50,7 @@ class Arg:
 Size = int | Arg
 
 
-@dataclass(frozen=True, slots=True)
-class Buffer:
+class Buffer(Struct, frozen=True):
     """Memory that a call passes: elements of one dtype. `mode` is "in", "out" or "scratch": one for each thread, which
     all scratch buffers of a program share; denormals of bf16 may be zero in it, as `dot_bf16` takes them."""
 
@@ -60,8 +59,7 @@ class Buffer:
     mode: str = "in"
 
 
-@dataclass(frozen=True, slots=True)
-class Tile:
+class Tile(Struct, frozen=True):
     """The type of a value: element dtype and axes, outermost first. No axes: a single element."""
 
     dtype: DType
@@ -71,8 +69,7 @@ class Tile:
         return f"{self.dtype.value}[{', '.join(self.axes)}]"
 
 
-@dataclass(frozen=True, slots=True)
-class Index:
+class Index(Struct, frozen=True):
     """An affine address in elements: offset + Σ position(axis) · stride.
 
     `axes` names loops around the access. Those that are axes of the tile run over its elements; the others count by
@@ -85,8 +82,7 @@ class Index:
     starts: tuple[tuple[str, Size], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Fill:
+class Fill(Struct, frozen=True):
     """Every element is `value` (a Python float, int or bool), or a size, converted from i64."""
 
     out: str
@@ -94,8 +90,7 @@ class Fill:
     value: float | Arg
 
 
-@dataclass(frozen=True, slots=True)
-class Load:
+class Load(Struct, frozen=True):
     """Elements of a buffer, converted to the tile's dtype. Beyond a ragged edge the tile holds `other`.
 
     `at` are (name, stride) of i32 and i64 tiles whose axes are among the tile's: each element's address has its
@@ -110,8 +105,7 @@ class Load:
     at: tuple[tuple[str, Size], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Position:
+class Position(Struct, frozen=True):
     """The position along one axis of a loop around it, as i32 or i64. The tile has this axis alone."""
 
     out: str
@@ -119,8 +113,7 @@ class Position:
     axis: str
 
 
-@dataclass(frozen=True, slots=True)
-class Map:
+class Map(Struct, frozen=True):
     """`op` on each element; inputs meet by axis name. The ops are those of `MAPS`."""
 
     out: str
@@ -129,8 +122,7 @@ class Map:
     args: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Convert:
+class Convert(Struct, frozen=True):
     """To the tile's dtype: floats to nearest even, floats to integers as `core.cast` says."""
 
     out: str
@@ -138,8 +130,7 @@ class Convert:
     arg: str
 
 
-@dataclass(frozen=True, slots=True)
-class Reduce:
+class Reduce(Struct, frozen=True):
     """`op` (sum, prod, max, min, and, or) over one axis of a tile."""
 
     out: str
@@ -149,8 +140,7 @@ class Reduce:
     axis: str
 
 
-@dataclass(frozen=True, slots=True)
-class Dot:
+class Dot(Struct, frozen=True):
     """acc + Σ over `axis` of a · b; both have the axis, the result has not."""
 
     out: str
@@ -161,8 +151,7 @@ class Dot:
     axis: str
 
 
-@dataclass(frozen=True, slots=True)
-class Store:
+class Store(Struct, frozen=True):
     """Write a tile, converted to the buffer's dtype. Elements beyond a ragged edge are not written.
 
     `at` is as in `Load`. Where it gives two elements one place, it is open which of them stays. With `flush`, denormals
@@ -176,8 +165,7 @@ class Store:
     flush: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
+class Check(Struct, frozen=True):
     """End the call as failed unless 0 ≤ v < `extent` for every element v of an i32 or i64 tile.
 
     What lies beyond a ragged edge of a loop around it is not looked at.
@@ -187,8 +175,7 @@ class Check:
     extent: Size
 
 
-@dataclass(frozen=True, slots=True)
-class Loop:
+class Loop(Struct, frozen=True):
     """A serial loop: position `axis` runs from `begin` to `extent` by `step`. `exact`: the last step is never ragged.
 
     `carried` are (name inside, initial value); the body's last values, `yields`, come back in the next round, and
@@ -216,8 +203,7 @@ class Loop:
 Statement = Fill | Load | Position | Map | Convert | Reduce | Dot | Store | Check | Loop
 
 
-@dataclass(frozen=True, slots=True)
-class Grid:
+class Grid(Struct, frozen=True):
     """One dimension of the parallel iteration space; steps of all dimensions, flattened, are what threads divide."""
 
     axis: str
@@ -225,8 +211,7 @@ class Grid:
     step: int
 
 
-@dataclass(frozen=True)
-class TileProgram:
+class TileProgram(Struct, frozen=True, dict=True):
     """One kernel. `vector` names the axes whose elements lie side by side in registers; of several in a tile, the last.
 
     Where two tiles that meet do not have the same one, elements are moved one by one: that is slow.

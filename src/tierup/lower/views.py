@@ -7,7 +7,9 @@ that the chain would make. Unlike a form (`plan/forms.py`), it holds in every ca
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from tierup.ir.dims import DimBuilder
 from tierup.ir.graph import Graph, Node, ValueId, Weights
@@ -19,8 +21,7 @@ from tierup.plan.sources import Linear
 from tierup.plan.strides import Strides
 
 
-@dataclass(frozen=True)
-class View:
+class View(Struct, frozen=True):
     """Element (i, j, …) lies at base[offset + i · strides[0] + j · strides[1] + …].
 
     `factors` ("mul" or "div", and a number) are still to be applied to it.
@@ -56,7 +57,6 @@ class Views:
     def __init__(self, graph: Graph, weights: Weights, dims: DimBuilder, *, scaled: bool = False) -> None:
         self._graph, self._weights, self._dims, self._scaled = graph, weights, dims, scaled
         self._strides = Strides(dims)
-        self._producer = {v: node for node in graph.nodes for v in node.outputs if v is not None}
         self._known: dict[ValueId, View] = {}
 
     def of(self, value: ValueId) -> View:
@@ -86,7 +86,7 @@ class Views:
         return View(value, shape, self._strides.row_major(shape))
 
     def _through(self, value: ValueId) -> View | None:
-        node = self._producer.get(value)
+        node = self._graph.producer(value)
         if node is not None and self._scaled and node.op in ("core.mul", "core.div"):
             return self._multiplied(node, self._shape(value))
         if node is None or node.op not in VIEWS:
@@ -128,7 +128,7 @@ class Views:
         return replace(view, shape=domain, strides=tuple(strides))
 
     def _sliced(self, node: Node, view: View, shape: Shape) -> View | None:
-        starts = dict(self._graph.weights).get(node.inputs[1]) if node.inputs[1] is not None else None
+        starts = self._graph.digests.get(node.inputs[1]) if node.inputs[1] is not None else None
         if starts is None or any(step < 1 for step in node.attrs["steps"]):
             return None
         firsts = [

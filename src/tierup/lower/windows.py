@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from tierup.ir.dims import DimBuilder
 from tierup.ir.graph import Graph, ValueId, Weights
@@ -23,8 +24,7 @@ _MANY = 64  # channels that are more than one panel of sums has
 Bounded = tuple[str, str, tuple[str, ...]]  # a place inside the data, whether it is the one that was meant, their axes
 
 
-@dataclass(frozen=True)
-class Window:
+class Window(Struct, frozen=True):
     """One spatial axis: window o covers o · stride + t · dilation − before, t below `kernel`; there are `count`.
 
     `step` is how far apart places lie in memory.
@@ -49,8 +49,7 @@ class Window:
         return self.size == self.kernel == 1 and not self.padded
 
 
-@dataclass(frozen=True)
-class Spot:
+class Spot(Struct, frozen=True):
     """Where a tile of results lies: its axes, and the addresses of its elements."""
 
     axes: tuple[str, str]

@@ -16,7 +16,8 @@ piece is not finite, all of the piece is computed once more, by plain sums.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from tierup.ir.graph import Graph, Weights
 from tierup.ir.types import Dim, DType

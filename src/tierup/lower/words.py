@@ -7,7 +7,8 @@ range, Σ x · w = Σ (x ± 128) · w ∓ 128 · Σ w, and the sums of w's colum
 from __future__ import annotations
 
 from collections.abc import Iterator, Set
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from tierup.ir.types import DType
 from tierup.lower.names import Names
@@ -18,8 +19,7 @@ _FLIPS = -0x7F7F7F80  # 0x80808080: moves each byte of a word by 128
 _BYTES = frozenset((DType.I8, DType.U8))
 
 
-@dataclass(frozen=True)
-class Words:
+class Words(Struct, frozen=True):
     """How a product is computed on words: the map, how many elements a word has, the form of the packed side, whether
     that is the first argument, and whether the left side's bytes are moved by 128."""
 

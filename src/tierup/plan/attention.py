@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from tierup.ir.graph import Graph, Node, ValueId
 from tierup.ir.types import DType, Shape
 from tierup.plan.regions import ELEMENTWISE, Region, legality, present_axes, shape_of, tensor
 
 
-@dataclass(frozen=True)
-class Roles:
+class Roles(Struct, frozen=True):
     """What the parts of an attention region are.
 
     `key` is given as kᵀ. `maps` act on the scores, `shift` on the largest of a row, `divisor` on the sum of a row's
@@ -38,9 +38,9 @@ class Roles:
     order: tuple[int, ...]
 
 
-def attention(graph: Graph, uses: dict[ValueId, list[int]], product: int) -> Region | None:
+def attention(graph: Graph, product: int) -> Region | None:
     """The region around a product of weights and values, if it is one of attention."""
-    found = _Finder(graph, uses).find(product)
+    found = _Finder(graph).find(product)
     if found is None:
         return None
     nodes, domain = found
@@ -77,9 +77,9 @@ def _given(value: ValueId | None) -> ValueId:
 
 
 class _Finder:
-    def __init__(self, graph: Graph, uses: dict[ValueId, list[int]]) -> None:
-        self._graph, self._uses = graph, uses
-        self._producer = {v: i for i, node in enumerate(graph.nodes) for v in node.outputs if v is not None}
+    def __init__(self, graph: Graph) -> None:
+        self._graph, self._uses = graph, graph.users
+        self._producer = graph.producers
 
     def find(self, product: int) -> tuple[list[int], Shape] | None:
         second = self._graph.nodes[product]
@@ -171,7 +171,7 @@ class _Finder:
     def _is_number(self, value: ValueId | None) -> bool:
         """Whether a value is a constant of one element."""
         type = tensor(self._graph, value)
-        return value in dict(self._graph.weights) and math.prod(d for d in type.shape or () if isinstance(d, int)) == 1
+        return value in self._graph.digests and math.prod(d for d in type.shape or () if isinstance(d, int)) == 1
 
     def _maps(self, scores: ValueId | None) -> list[int] | None:
         """The product behind the scores and the maps between; None where something else stands there."""

@@ -8,12 +8,13 @@ from the rules by which `products` and `attention` join nodes, asked once more o
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from tierup.ir.graph import Graph, Node, ValueId
 from tierup.ir.types import Dim, Shape
 from tierup.plan.forms import VIEWS
-from tierup.plan.products import is_taken_in, operand_reach, users
+from tierup.plan.products import is_taken_in, operand_reach
 from tierup.plan.regions import Region, present_axes, shape_of, tensor
 from tierup.plan.sources import Read, reads
 from tierup.plan.spaces import is_movement, is_reduction
@@ -28,8 +29,7 @@ _BY_ITSELF = {
 }
 
 
-@dataclass(frozen=True)
-class Border:
+class Border(Struct, frozen=True):
     """Two regions, by position: what the second reads of the first, and why they are not one.
 
     `reason` is the same wherever the same rule parts two regions; `detail` says what it was here.
@@ -62,8 +62,7 @@ def written(graph: Graph, region: Region) -> list[ValueId]:
     return [value for index in region.nodes for value in graph.nodes[index].outputs if value is not None]
 
 
-@dataclass(frozen=True)
-class _Edge:
+class _Edge(Struct, frozen=True):
     """What a region reads, and the region that wrote it, or wrote what it is made of."""
 
     producer: int
@@ -77,8 +76,7 @@ class _Borders:
         self, graph: Graph, regions: Sequence[Region], alone: Collection[int], show: Callable[[Dim], object]
     ) -> None:
         self._graph, self._regions, self._alone, self._show = graph, regions, frozenset(alone), show
-        self._producer = {v: i for i, node in enumerate(graph.nodes) for v in node.outputs if v is not None}
-        self._uses = users(graph)
+        self._producer, self._uses = graph.producers, graph.users
         self._writers: dict[ValueId, list[int]] = {}
         for number, region in enumerate(regions):
             for value in written(graph, region):

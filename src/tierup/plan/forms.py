@@ -6,7 +6,9 @@ A movement node rearranges the strides of what it reads, so a chain of them is o
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from tierup.ir.graph import Graph, Node, ValueId
 from tierup.ir.ops.sizes import never_negative
@@ -20,8 +22,7 @@ from tierup.reference.bind import LOOKUPS
 VIEWS = frozenset({"core.transpose", "core.broadcast", "core.slice", "core.reshape"})
 
 
-@dataclass(frozen=True)
-class Form:
+class Form(Struct, frozen=True):
     """A source over a value's own axes, the movement nodes in it, and dims that have no answer where it is wrong."""
 
     source: Source
@@ -38,8 +39,7 @@ class Forms:
     def __init__(self, graph: Graph, contents: Contents, strides: Strides, through: Collection[int]) -> None:
         self._graph, self._contents, self._strides, self._through = graph, contents, strides, frozenset(through)
         self._dims = strides.dims
-        self._producer = {v: i for i, node in enumerate(graph.nodes) for v in node.outputs if v is not None}
-        self._constants = dict(graph.weights)
+        self._producer, self._constants = graph.producers, graph.digests
         self._known: dict[ValueId, Form] = {}
 
     def of(self, value: ValueId) -> Form:

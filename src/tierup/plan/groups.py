@@ -7,7 +7,8 @@ become one where what one reads of the other lies exactly where the other comput
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from tierup.ir.graph import ValueId
 from tierup.ir.types import Dim
@@ -19,8 +20,7 @@ _ELSEWHERE = "an element is needed at another point of the loops than where it i
 _MOST_NODES = 160  # of a region: what is fused beyond that gains nothing, and takes long to compile
 
 
-@dataclass(frozen=True)
-class Member:
+class Member(Struct, frozen=True):
     """A node, or a part of one, in a rows region; `made` is the value that others of the region may use.
 
     `sizes_from` are values that sizes are read from, before the region runs.
@@ -39,8 +39,7 @@ class Member:
             yield from reads(source)
 
 
-@dataclass
-class Group:
+class Group(Struct):
     """Members with the group's axis of each of their own axes, None where that has one element."""
 
     members: dict[int, Member]

@@ -8,7 +8,9 @@ left are members, which `cut.py` groups.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from tierup.ir.dims import READS, DimBuilder, values_read
 from tierup.ir.graph import Graph, Node, ValueId, Weights
@@ -27,8 +29,7 @@ _UNFIT = "its sizes are known to fit only in the call"
 _MOST_PARTS = 64  # of one node: they are numbered node by node
 
 
-@dataclass
-class Item:
+class Item(Struct):
     """Something that runs: a node alone, a region that is decided, or a member of a rows region."""
 
     unit: Region | int | Member
@@ -46,8 +47,7 @@ class Items:
         self.dims = DimBuilder(graph.dims)
         self._strides = Strides(self.dims)
         self._contents = contents(graph, weights, self.dims)
-        self._producer = {v: node for node in graph.nodes for v in node.outputs if v is not None}
-        self._constants = dict(graph.weights)
+        self._constants = graph.digests
         self._products = [*map(self._with_pads, products(graph)), *recurrences(graph)]
         self._taken = {index for region in self._products for index in region.nodes}
         self._read_for: dict[Dim, frozenset[ValueId]] = {}
@@ -212,7 +212,7 @@ class Items:
         found: dict[ValueId, None] = {}
         while pending:
             value = pending.pop()
-            node = self._producer.get(value)
+            node = self._graph.producer(value)
             if value not in found and node is not None and self.is_looked_through(region, node):
                 pending.extend(given for given in node.inputs[:2] if given is not None)
             found.setdefault(value)

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from tierup.ir.dims import READS, DimBuilder, DimError, apply
 from tierup.ir.types import Dim, Sym
@@ -25,8 +26,7 @@ _MORE_BYTES = 4 << 20  # that lanes may take, or a quarter more where that is mo
 _LONGEST_PRODUCT = 64  # factors that are looked at to see that a size needs no rounding
 
 
-@dataclass(frozen=True)
-class Request:
+class Request(Struct, frozen=True):
     """One value between kernels: its bytes, the step that writes it and the last one that reads it.
 
     `reuses` are keys of values whose memory it may take over in place. That is done where such a value has the same
@@ -40,8 +40,7 @@ class Request:
     reuses: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True)
-class Layout:
+class Layout(Struct, frozen=True):
     """The byte offset of each value, by key, and the bytes of the arena: multiples of the alignment."""
 
     offsets: dict[int, Dim]
@@ -87,8 +86,7 @@ def plan_lanes(requests: Iterable[Request], packed: Dim) -> Layout | None:
     return Layout(offsets, total)
 
 
-@dataclass
-class _Lane:
+class _Lane(Struct):
     """Memory of one block at a time: their numbers, the units of the largest, and the last step of the latest."""
 
     numbers: list[int]
@@ -120,8 +118,7 @@ def lower_bound(requests: Iterable[Request], sample: Callable[[Dim], int]) -> in
     return busiest(_spans(_blocks(requests), sample, least=0)) * ALIGNMENT
 
 
-@dataclass
-class _Block:
+class _Block(Struct):
     """Memory that one value has, or several in turn: taken over in place, each ends where the next begins."""
 
     keys: list[int]

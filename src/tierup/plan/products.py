@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence, Set
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from tierup.ir.graph import Graph, Node, ValueId
 from tierup.ir.types import DType, Shape
@@ -17,12 +18,11 @@ _KINDS = {"core.matmul": "matmul", "core.matmul_blocks": "matmul", "core.conv_la
 
 def products(graph: Graph) -> list[Region]:
     """A region for every product that can be compiled; none share a node."""
-    uses = users(graph)
-    small = _Bytes(graph, uses)
+    small = _Bytes(graph)
     taken: set[int] = set()
     regions = []
     for index, node in enumerate(graph.nodes):
-        found = attention(graph, uses, index) if node.op == "core.matmul" else None
+        found = attention(graph, index) if node.op == "core.matmul" else None
         if found is not None and not taken.intersection(found.nodes):
             taken.update(found.nodes)
             regions.append(found)
@@ -30,25 +30,13 @@ def products(graph: Graph) -> list[Region]:
         kind = _KINDS.get(node.op)
         if kind is not None and index not in taken and legality(graph, node) is None:
             domain = shape_of(tensor(graph, node.outputs[0]))
-            nodes = tuple(_with_epilogue(graph, uses, small, index, domain, taken))
+            nodes = tuple(_with_epilogue(graph, small, index, domain, taken))
             taken.update(nodes)
             regions.append(Region(kind, nodes, domain))
     return regions
 
 
-def users(graph: Graph) -> dict[ValueId, list[int]]:
-    """The nodes that read each value, in order; a node that reads it twice stands there once."""
-    found: dict[ValueId, list[int]] = {}
-    for index, node in enumerate(graph.nodes):
-        for value in dict.fromkeys(node.inputs):
-            if value is not None:
-                found.setdefault(value, []).append(index)
-    return found
-
-
-def _with_epilogue(
-    graph: Graph, uses: dict[ValueId, list[int]], small: _Bytes, product: int, domain: Shape, taken: set[int]
-) -> Iterator[int]:
+def _with_epilogue(graph: Graph, small: _Bytes, product: int, domain: Shape, taken: set[int]) -> Iterator[int]:
     """The product, and maps that read nothing but its results and what lies outside; one value leaves, and maybe the
     same rounded for the next product.
 
@@ -58,7 +46,7 @@ def _with_epilogue(
     nodes, best = [product], [product]
     by_row = _KINDS[graph.nodes[product].op] == "matmul"  # whose rows lie one after the other
     inside = set(graph.nodes[product].outputs)
-    pending = {use for value in graph.nodes[product].outputs if value is not None for use in uses.get(value, ())}
+    pending = {use for value in graph.nodes[product].outputs if value is not None for use in graph.users.get(value, ())}
     while pending:
         index = min(pending)
         pending.discard(index)
@@ -68,9 +56,9 @@ def _with_epilogue(
         for added in (*small.behind(index, taken.union(nodes), domain, by_row), index):
             nodes.append(added)
             inside.update(graph.nodes[added].outputs)
-        pending.update(use for value in node.outputs if value is not None for use in uses.get(value, ()))
+        pending.update(use for value in node.outputs if value is not None for use in graph.users.get(value, ()))
         pending -= set(nodes)
-        if len(_leaving(graph, uses, nodes)) == 1 or _leaves_rounded_too(graph, uses, nodes):
+        if len(_leaving(graph, nodes)) == 1 or _leaves_rounded_too(graph, nodes):
             best = list(nodes)
     return iter(best)
 
@@ -78,9 +66,9 @@ def _with_epilogue(
 class _Bytes:
     """Finds maps that lead from bytes to floats and that one node alone needs: it reads the bytes instead."""
 
-    def __init__(self, graph: Graph, uses: dict[ValueId, list[int]]) -> None:
-        self._graph, self._uses = graph, uses
-        self._producers = {node.outputs[0]: index for index, node in enumerate(graph.nodes)}
+    def __init__(self, graph: Graph) -> None:
+        self._graph, self._uses = graph, graph.users
+        self._producers = graph.producers
 
     def behind(self, reader: int, taken: Set[int], domain: Shape, by_row: bool) -> Iterator[int]:
         """The maps behind what a node reads, in order."""
@@ -107,26 +95,26 @@ class _Bytes:
         return tensor(self._graph, value).dtype in (DType.I8, DType.U8)
 
 
-def _leaving(graph: Graph, uses: dict[ValueId, list[int]], nodes: list[int]) -> list[ValueId]:
+def _leaving(graph: Graph, nodes: list[int]) -> list[ValueId]:
     """The values that something outside needs."""
     return [
         value
         for index in nodes
         for value in graph.nodes[index].outputs
-        if value is not None and (value in graph.outputs or any(use not in nodes for use in uses.get(value, ())))
+        if value is not None and (value in graph.outputs or any(use not in nodes for use in graph.users.get(value, ())))
     ]
 
 
-def _leaves_rounded_too(graph: Graph, uses: dict[ValueId, list[int]], nodes: list[int]) -> bool:
+def _leaves_rounded_too(graph: Graph, nodes: list[int]) -> bool:
     """Whether two values leave, the second of them the first in bf16. The region runs where the second is computed, so
     nobody may need the first before that."""
     last = graph.nodes[nodes[-1]]
     value, rounded = last.inputs[0], last.outputs[0]
     if last.op != "core.cast" or tensor(graph, rounded).dtype is not DType.BF16:
         return False
-    if _leaving(graph, uses, nodes) != [value, rounded]:
+    if _leaving(graph, nodes) != [value, rounded]:
         return False
-    return value is not None and all(use >= nodes[-1] for use in uses.get(value, ()))
+    return value is not None and all(use >= nodes[-1] for use in graph.users.get(value, ()))
 
 
 def leaving(graph: Graph, nodes: Sequence[int]) -> list[ValueId]:
@@ -138,9 +126,7 @@ def leaving(graph: Graph, nodes: Sequence[int]) -> list[ValueId]:
     made = {value for index in nodes[:-1] for value in graph.nodes[index].outputs}
     if value is None or value not in made:
         return [result]
-    needed = value in graph.outputs or any(
-        value in node.inputs for index, node in enumerate(graph.nodes) if index not in nodes
-    )
+    needed = value in graph.outputs or any(index not in nodes for index in graph.users.get(value, ()))
     return [value, result] if needed else [result]
 
 
@@ -175,8 +161,7 @@ def operand_reach(shape: Shape, domain: Shape) -> tuple[bool, bool] | None:
     return any(rows), present[-1] and domain[-1] != 1
 
 
-@dataclass(frozen=True)
-class Right:
+class Right(Struct, frozen=True):
     """A constant right side: the matrix that lies in memory, which may have to be cast, and where it is scaled in
     blocks of `block` rows, the scales, one for each block and column."""
 

@@ -6,8 +6,9 @@ time binds both when it loads the plan.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from enum import IntEnum
+
+from msgspec import Struct, field
 
 from tierup.ir.facts import Fact, Signature
 from tierup.ir.graph import Node
@@ -78,8 +79,7 @@ _OPERANDS = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Function:
+class Function(Struct, frozen=True):
     """A closed piece of code. Steps and dim code are tuples of integers."""
 
     name: str
@@ -95,8 +95,7 @@ class Function:
         return (self.n_values, self.n_dims, self.inputs, self.outputs, self.dim_code, self.steps)
 
 
-@dataclass(frozen=True)
-class Variant:
+class Variant(Struct, frozen=True):
     """A kernel, by its number, that is called instead of a slot's open one where the step's sizes, from the `first` on,
     and its range are the `key`. Where it relies on facts, the key is longer by a number: a bit for each of them."""
 
@@ -109,8 +108,7 @@ class Variant:
     scratch: int
 
 
-@dataclass(frozen=True)
-class Plan:
+class Plan(Struct, frozen=True):
     """Function 0 answers calls. `callouts` are the nodes that run in Python.
 
     `constants` are digests of weights, or (digest, width): that matrix packed in panels of as many columns, or
@@ -148,8 +146,7 @@ def _count_nodes(node: Node) -> int:
     return sum(1 for _ in node.graphs[0][1].walk()) if node.op == BODY else 1
 
 
-@dataclass
-class Assembler:
+class Assembler(Struct):
     """Writes one function."""
 
     name: str

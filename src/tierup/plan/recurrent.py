@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from tierup.ir.graph import Graph, Node, ValueId
 from tierup.plan.regions import RECURRENCES, Region, legality, shape_of, tensor
 
 
-@dataclass(frozen=True)
-class Roles:
+class Roles(Struct, frozen=True):
     """The values of a recurrence. `extra` is what its cell needs beside the gates, `lengths` None where all rows have
     every step; `first` and `last` are the states before and after, the hidden one first."""
 

@@ -11,7 +11,7 @@ writes down sizes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from msgspec import Struct, field
 
 from tierup.ir.dims import DimOp
 from tierup.ir.graph import Graph, Node, ValueId
@@ -39,8 +39,7 @@ SAME_MEMORY = "it is the same memory under other sizes: no kernel is needed"
 _INDICES = (DType.I32, DType.I64)
 
 
-@dataclass(frozen=True)
-class Step:
+class Step(Struct, frozen=True):
     """One node of a rows region, or one part of it, over the region's domain.
 
     `result` is where its element goes in `target`, with strides of 0 along axes that it does not have. `made` is the
@@ -56,8 +55,7 @@ class Step:
     reduces: bool = False
 
 
-@dataclass(frozen=True)
-class Region:
+class Region(Struct, frozen=True):
     """Nodes by position in the graph, in an order in which they can run, and the shape they run over.
 
     A rows region has its `steps`, the domain's axes that its reductions go over, the values that are needed outside,
@@ -78,8 +76,7 @@ class Region:
     refused: tuple[tuple[ValueId, str], ...] = ()
 
 
-@dataclass(frozen=True)
-class Cut:
+class Cut(Struct, frozen=True):
     """A graph divided: regions and single nodes, in an order in which they can run, and why nodes stand alone.
 
     Movement nodes that are in other regions' addresses alone are in no unit. `dims` is the graph's dim program with

@@ -8,22 +8,22 @@ inside an axis where pads repeat elements; or it is a size.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from tierup.ir.graph import ValueId
 from tierup.ir.types import Dim, DType
 
 
-@dataclass(frozen=True)
-class Linear:
+class Linear(Struct, frozen=True):
     """offset + Σ position · stride, with one stride for each axis of a space."""
 
     offset: Dim
     strides: tuple[Dim, ...]
 
 
-@dataclass(frozen=True)
-class Term:
+class Term(Struct, frozen=True):
     """What an address adds: an index from 0 up to `extent`, times a stride."""
 
     index: Source
@@ -31,8 +31,7 @@ class Term:
     extent: Dim
 
 
-@dataclass(frozen=True)
-class Read:
+class Read(Struct, frozen=True):
     """An element of a value that lies in memory, row-major."""
 
     base: ValueId
@@ -40,16 +39,14 @@ class Read:
     terms: tuple[Term, ...] = ()
 
 
-@dataclass(frozen=True)
-class Count:
+class Count(Struct, frozen=True):
     """A position, as `dtype`."""
 
     at: Linear
     dtype: DType
 
 
-@dataclass(frozen=True)
-class Bent:
+class Bent(Struct, frozen=True):
     """A position brought inside an axis of `size` elements, as pads do by `mode`: edge, reflect or wrap."""
 
     mode: str
@@ -57,8 +54,7 @@ class Bent:
     size: Dim
 
 
-@dataclass(frozen=True)
-class Known:
+class Known(Struct, frozen=True):
     """A size, or a number, as `dtype`."""
 
     size: Dim

@@ -8,7 +8,8 @@ part: the pieces of a concat, the fill and the inside of a pad.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from tierup.ir.graph import Graph, Node, ValueId
 from tierup.ir.types import Dim, Shape
@@ -24,8 +25,7 @@ BITS = "core.bitcast"  # a copy of what memory holds: registers may hold more
 PARTED = frozenset({"core.concat", "core.pad", "core.scatter_elements", "core.scatter_nd"})
 
 
-@dataclass(frozen=True)
-class Space:
+class Space(Struct, frozen=True):
     """One element of each argument and at most one of the result for each point.
 
     `result` is where the element goes in `target`, with strides of 0 along the axes that are reduced. `nodes` are the

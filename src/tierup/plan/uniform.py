@@ -10,9 +10,10 @@ import functools
 import math
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from tierup.errors import TierupError
 from tierup.ir.dims import DimBuilder
@@ -26,8 +27,7 @@ from tierup.rewrite.walk import is_pure
 _LIMIT_ELEMS = 1 << 20  # of a value that is computed here
 
 
-@dataclass(frozen=True)
-class Uniform:
+class Uniform(Struct, frozen=True):
     """What each element of a value is, and a bit for each fact that this depends on."""
 
     number: float

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
 from functools import cache
 from importlib import import_module
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from tierup.errors import InputError, TierupError
 from tierup.ir.graph import Attrs, Graph, Node

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
+from msgspec.structs import replace
 
 from tierup.ir.graph import Attrs
 from tierup.reference.bounded import Bounded, Rule, Step, all_exact, freed, size_of

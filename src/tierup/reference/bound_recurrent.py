@@ -6,9 +6,9 @@ Values are those of `core_recurrent.py`; only the bounds come from here.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
+from msgspec.structs import replace
 
 from tierup.ir.graph import Attrs, Node
 from tierup.ir.types import Array, DType

@@ -7,9 +7,9 @@ maps are here, with the table of all; `bound_sums.py` and `bound_moves.py` have 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import numpy as np
+from msgspec.structs import replace
 
 from tierup.ir.types import Array, DType
 from tierup.reference.bind import widen

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from tierup.ir.graph import Node
 from tierup.ir.types import Array, DType
 from tierup.reference.bind import bind
 
 
-@dataclass(frozen=True)
-class Format:
+class Format(Struct, frozen=True):
     """A float type: its eps in units of f32's, the largest finite number, the least normal one, the least of all."""
 
     relative: float
@@ -30,8 +30,7 @@ FORMATS = {
 }
 
 
-@dataclass(frozen=True, eq=False)
-class Bounded:
+class Bounded(Struct, frozen=True, eq=False):
     """A value (floats in f64, everything else as it is), its dtype in the graph, and its bound.
 
     The bound is 0 where an element is exact, and None where all are. A float that `counts` was made of integers.

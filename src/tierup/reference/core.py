@@ -7,10 +7,10 @@ Floats below 32 bits are computed in f32 and rounded once at the end.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from tierup.ir.graph import Attrs, Node
 from tierup.ir.types import Array, dtype_from_code

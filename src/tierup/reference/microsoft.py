@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from tierup.ir.graph import Attr, Attrs, Node
 from tierup.ir.types import Array

@@ -6,10 +6,10 @@ integers are summed exactly first.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
+from msgspec.structs import replace
 
 from tierup.ir.graph import Node
 from tierup.ir.types import Array

@@ -7,9 +7,9 @@ its outputs there are zero.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from tierup.ir.graph import Node
 from tierup.ir.ops.recurrent import GATES, activations
@@ -41,8 +41,7 @@ _FUNCTIONS: dict[str, Callable[..., Array]] = {
 }
 
 
-@dataclass(frozen=True)
-class Direction:
+class Direction(Struct, frozen=True):
     """What one direction of a layer computes with; biases are zero where the model has none."""
 
     functions: list[Function]

@@ -7,10 +7,10 @@ cubic filters add up the elements around a coordinate, each times its weight.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from tierup.ir.dims import DimBuilder
 from tierup.ir.graph import Attrs, Node
@@ -19,8 +19,7 @@ from tierup.ir.types import Array
 from tierup.reference.precision import down, up
 
 
-@dataclass(frozen=True, slots=True)
-class Axis:
+class Axis(Struct, frozen=True):
     """One axis to resize: the sizes before and after, their ratio, and the part of the data that is cropped to."""
 
     index: int

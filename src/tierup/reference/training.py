@@ -8,10 +8,10 @@ values kept; then each node, last first, passes the derivative of the sum of y o
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from tierup.errors import UnsupportedError
 from tierup.ir.graph import Graph, Node

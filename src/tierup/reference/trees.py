@@ -8,9 +8,10 @@ hostile one ends in an error.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from tierup.ir.graph import Attrs, Const, Node
 from tierup.ir.types import Array
@@ -23,8 +24,7 @@ _MEMBER = 6
 _BLOCK = 1 << 20  # votes under way at once: bounds the temporaries, not the result
 
 
-@dataclass(frozen=True)
-class Forest:
+class Forest(Struct, frozen=True):
     """Inner nodes come first, then leaves. Leaf i has the votes `votes[i]` to `votes[i + 1]` of targets and weights."""
 
     roots: Array
@@ -227,7 +227,7 @@ def _listed(attrs: Attrs, votes: str) -> Forest:
 def _with_leaves(trees: Forest, count: int) -> Forest:
     """Leaves after the last one that votes have no votes."""
     votes = np.concatenate([trees.votes, np.full(count + 1 - len(trees.votes), trees.votes[-1])])
-    return Forest(**{**trees.__dict__, "votes": votes})
+    return replace(trees, votes=votes)
 
 
 def _positioned(attrs: Attrs) -> Forest:

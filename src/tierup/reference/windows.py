@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from tierup.ir.dims import DimBuilder
 from tierup.ir.graph import Attrs
@@ -15,8 +16,7 @@ from tierup.reference.precision import down, up
 Index = tuple[Any, ...]  # what an array may be indexed with: slices, numbers, None, ...
 
 
-@dataclass(frozen=True, slots=True)
-class Slide:
+class Slide(Struct, frozen=True):
     """One axis of `ir.ops.window.Window`, in numbers."""
 
     size: int

@@ -7,8 +7,9 @@ here a body's inputs learn of it. Two inputs that have one size outside have one
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from tierup.ir.build import OpenShape
 from tierup.ir.graph import Attrs, Graph, Node, ValueId

@@ -10,10 +10,10 @@ next step. By induction over the steps it is always one element with at most one
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from math import prod
 
 import numpy as np
+from msgspec.structs import replace
 
 from tierup.ir.graph import Attrs, Graph, Node, Value, ValueId, Weights, static_type
 from tierup.ir.types import Shape, TensorType

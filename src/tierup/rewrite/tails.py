@@ -10,7 +10,8 @@ decided before the call.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from tierup.ir.graph import Attrs, Graph, Node, Value, ValueId, Weights
 from tierup.ir.types import TensorType, Type, without_dims

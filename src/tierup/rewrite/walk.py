@@ -8,7 +8,9 @@ to leave the node alone; what it needs it adds to `out`. Nodes and outputs that 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from tierup.ir.build import GraphBuilder, OpenShape
 from tierup.ir.dims import DimBuilder, DimError
@@ -178,8 +180,7 @@ def _key(node: Node) -> _Key:
 Rule = Callable[[Rewriter, Node], Values | None]
 
 
-@dataclass(frozen=True)
-class Walked:
+class Walked(Struct, frozen=True):
     """The new graph, and how many nodes rules replaced in it and in its bodies."""
 
     graph: Graph

@@ -11,7 +11,9 @@ such calls, and to the imported graph otherwise.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from tierup.codegen.target import Target
 from tierup.ir.dims import DimOp
@@ -31,8 +33,7 @@ from tierup.runtime.steps import Alone, KernelCompiler, KernelFunction, Part, Pl
 from tierup.runtime.variants import Closed, Sizes, close_kernels
 
 
-@dataclass(frozen=True)
-class Function:
+class Function(Struct, frozen=True):
     """A compiled function: its core graph, its cut, its kernels, its arena. With a signature it is one of its own, or
     the open one as such calls find it: the graph has numbers for sizes, and the kernels are variants, at their numbers.
 
@@ -57,8 +58,7 @@ class Function:
     strays: tuple[Signature, ...] = ()
 
 
-@dataclass(frozen=True)
-class Compiled:
+class Compiled(Struct, frozen=True):
     """A plan with kernels: the programs of its slots, those of variants after them, and its functions, the one with
     open sizes first, those for strays and those with closed sizes after it, and then what is left of the latter where
     facts hold. `stand_ins` are regions that the reference computes because their kernels were refused, `saved` is the

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence, Set
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from tierup.ir.graph import Graph, Node, Value, ValueId
 from tierup.ir.types import TensorType
@@ -19,8 +21,7 @@ from tierup.plan.regions import Region
 Unit = tuple[Region | Node, Kernel | None]  # a region with its kernel, or a node on its own
 
 
-@dataclass(frozen=True)
-class StandIn:
+class StandIn(Struct, frozen=True):
     """A node that stands for a region, what it stands for, and why."""
 
     node: Node
@@ -84,8 +85,7 @@ def _refused(
 
 def _body(graph: Graph, there: Set[ValueId], wanted: tuple[ValueId, ...]) -> Node:
     """A node that computes these values of what lies in memory by now."""
-    producers = {v: index for index, node in enumerate(graph.nodes) for v in node.outputs if v is not None}
-    digests = dict(graph.weights)
+    producers, digests = graph.producers, graph.digests
     found: set[int] = set()
     inputs: dict[ValueId, None] = {}
     weights: dict[ValueId, None] = {}

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from tierup.codegen.target import Target
 from tierup.ir.dims import READS, DimBuilder, DimOp
@@ -28,8 +30,7 @@ from tierup.store.objects import program_digest
 _HEAP, _ARENA = 0, 1
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(Struct, frozen=True):
     """One function's worth: the core graph, how it was cut, what was assumed of sizes, and what answers otherwise:
     another one in which less is assumed, or else the graph as imported."""
 
@@ -42,16 +43,14 @@ class Part:
     """Calls that break what those before it assume: it is made for calls like them."""
 
 
-@dataclass(frozen=True)
-class Alone:
+class Alone(Struct, frozen=True):
     """A node that calls out, and why."""
 
     node: Node
     reason: str
 
 
-@dataclass(frozen=True)
-class Placed:
+class Placed(Struct, frozen=True):
     """A kernel in its place: the region it came from, and the slot that its code goes to."""
 
     region: Region
@@ -271,7 +270,7 @@ class KernelFunction(FunctionCompiler):
         if buffer in self._native:
             return buffer
         if buffer not in self._dense:
-            if buffer in dict(self.graph.weights):
+            if buffer in self.graph.digests:
                 self.bind(buffer)
                 self._dense[buffer] = buffer
             else:
@@ -283,7 +282,7 @@ class KernelFunction(FunctionCompiler):
         return self._dense[buffer]
 
     def _digest(self, value: ValueId) -> str:
-        return dict(self.graph.weights)[value]
+        return self.graph.digests[value]
 
     def _kernel(self, region: Region, kernel: Kernel) -> None:
         results = set(results_of(kernel))

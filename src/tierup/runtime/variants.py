@@ -14,8 +14,10 @@ import functools
 import math
 import operator
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from tierup.ir.dims import READS, DimBuilder, DimError, DimOp, apply
 from tierup.ir.facts import Fact
@@ -36,8 +38,7 @@ _MEMORY = "plan.memory"  # whatever made a value that lies in memory
 _Made = dict[int, tuple[Placed, Variant]]  # by the position of the place among the open ones
 
 
-@dataclass(frozen=True)
-class Closed:
+class Closed(Struct, frozen=True):
     """The variants of one function for one signature: the graph with numbers for sizes, its dims, and the kernels, each
     placed at its number among the plan's. `uniform` are values that are one number where facts hold that these rely on,
     and `saved` the share of all kernels' work that is then left out, as far as statements tell."""
@@ -85,8 +86,8 @@ class Sizes:
             return self._known.get(thing, thing)
         if isinstance(thing, tuple):
             return tuple(map(self.closed, thing))
-        if is_dataclass(thing) and not isinstance(thing, type):
-            return replace(thing, **{field.name: self.closed(getattr(thing, field.name)) for field in fields(thing)})
+        if isinstance(thing, Struct):
+            return replace(thing, **{name: self.closed(getattr(thing, name)) for name in thing.__struct_fields__})
         return thing
 
     def agree(self, pairs: Sequence[Pair]) -> bool:

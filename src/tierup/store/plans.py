@@ -114,17 +114,18 @@ class Plans:
         self,
         record: EntryRecord,
         source: Source,
-        parts: Mapping[str, str],
+        parts: Mapping[str, str] | None,
         external: Mapping[str, memoryview],
         placed: Placed,
     ) -> EntryRecord:
-        """A record that also says what it was made for and which files it needs. Derived arrays are stored now."""
+        """A record that also says which files it needs, and with the parts given, what it was made of. Derived arrays
+        are stored now."""
         if placed.arrays_bytes > MAX_ARRAYS_BYTES:
             raise StoreError(f"the plan has {placed.arrays_bytes} bytes of derived weights, which is too much to keep")
-        parts = self.full_parts(source, parts)
+        made_of = {} if parts is None else self.full_parts(source, parts)
         found = tuple(self._external(source, location, view) for location, view in external.items())
         arrays = self._save_arrays(placed) if placed.arrays else None
-        return msgspec.structs.replace(record, parts=parts, external=found, arrays=arrays)
+        return msgspec.structs.replace(record, parts=made_of, external=found, arrays=arrays)
 
     def write(self, source: Source, record: EntryRecord) -> None:
         """Keep a complete record. StoreError or another OSError if that is not possible."""

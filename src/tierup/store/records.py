@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 from msgspec import Meta
+from msgspec.structs import replace
 
 from tierup.ir.facts import MOST, MOST_STRAYS, Aim, Fact
 from tierup.ir.types import DType, MapType, OptionalType, SequenceType, Sym, TensorType, Type, dtype_from_code
@@ -270,8 +271,6 @@ def variant_records(plan: Plan) -> tuple[VariantRecord, ...]:
 
 def callout_record(node: Node) -> CalloutRecord:
     """A node as a record. Its values are renumbered in the text, where they have to follow each other."""
-    from dataclasses import replace
-
     from tierup.ir.graph import Graph, Value
     from tierup.ir.text import print_graph
     from tierup.plan.program import BASELINE
@@ -291,8 +290,6 @@ def callout_record(node: Node) -> CalloutRecord:
 
 def node_of(record: CalloutRecord) -> Node:
     """The node that a record describes; ValueError if its text is none."""
-    from dataclasses import replace
-
     from tierup.ir.text import parse_graph
 
     (node,) = parse_graph(record.text).nodes

@@ -16,12 +16,12 @@ from collections.abc import Callable
 from typing import Any
 
 from tierup.digests import sha256
+from tierup.stamps import Stamp, stamp_of
 
 PIECE_BYTES = 1 << 20
 _THREADED_BYTES = 8 << 20  # below, starting a thread costs as much as it saves
 _MAX_THREADS = 4
 
-Stamp = tuple[int, int, int, int, int]
 Read = Callable[[int, memoryview], memoryview]  # (offset, room for a piece) -> the piece
 
 
@@ -64,15 +64,18 @@ class BytesSource(Source):
 
 
 class FileSource(Source):
-    """A model file, as it was when this was made: one that has changed since gives an OSError."""
+    """A model file, as it was when this was made, or when it had the given stamp: one that has changed since gives an
+    OSError."""
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], stamp: tuple[int, ...] | None = None) -> None:
         super().__init__()
         self.origin = path
         self.folder = os.path.dirname(os.fspath(path)) or "."
         descriptor = self._open()
         try:
             self.stamp = _stamp(descriptor)
+            if stamp is not None and stamp != self.stamp:
+                raise OSError(f"'{path}' is not the file that it was")
         finally:
             os.close(descriptor)
         self.size_bytes = self.stamp[2]
@@ -132,7 +135,7 @@ def _stamp(descriptor: int) -> Stamp:
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode):
         raise OSError("not a regular file")
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+    return stamp_of(status)
 
 
 def fingerprint_file(descriptor: int, size_bytes: int, threads: int) -> str:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from math import copysign
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from tierup.codegen.llvm.elements import (
     element_bytes,
@@ -26,8 +28,7 @@ from tierup.ir.types import DType
 from tierup.lower.tile import Load, Size, Store
 
 
-@dataclass(frozen=True)
-class _Spot:
+class _Spot(Struct, frozen=True):
     """Where the elements of one register lie: from `pointer` on, `stride` apart, and by `offsets`, if each has its own.
 
     `mask` says which of them lie inside; None: all.

@@ -6,15 +6,15 @@ A float that was clipped needs no check before it becomes an integer: quantised 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from math import ceil, floor, inf, isfinite, isinf, isnan
+
+from msgspec import Struct
 
 from tierup.ir.types import DType
 from tierup.lower.tile import Arg, Fill, Map, Statement
 
 
-@dataclass(frozen=True)
-class Bounds:
+class Bounds(Struct, frozen=True):
     """Not below `low`, not above `high`; `number`: no NaN."""
 
     low: float = -inf

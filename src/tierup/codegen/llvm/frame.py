@@ -7,9 +7,11 @@ that is a vector axis gives its lanes. A tile without one is a scalar for each o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from itertools import product
 from math import gcd
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from tierup.codegen.llvm.bounds import float_bounds
 from tierup.codegen.llvm.elements import convert, register_type
@@ -22,8 +24,7 @@ Place = tuple[int, ...]  # position along the axes of a tile that are no lanes
 Make = Callable[[Place, int, int], str]  # place, chunk, lanes -> register
 
 
-@dataclass(frozen=True)
-class Value:
+class Value(Struct, frozen=True):
     """A tile in registers: for each place, its vectors along the lane axis, or one scalar."""
 
     type: Tile
@@ -31,8 +32,7 @@ class Value:
     parts: dict[Place, list[str]]
 
 
-@dataclass(frozen=True)
-class Layout:
+class Layout(Struct, frozen=True):
     """How a tile lies in registers: its lane axis, lanes of a vector, vectors of a row, and its other axes."""
 
     lane: str | None
@@ -42,8 +42,7 @@ class Layout:
     places: list[Place]
 
 
-@dataclass(frozen=True)
-class Scope:
+class Scope(Struct, frozen=True):
     """What a statement sees: positions and valid counts of the loops around it, and values by name.
 
     `products` are positions times strides, `scaled` the values that addresses add, times their strides, as i64.

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
+
+from msgspec import Struct
 
 from tierup.codegen.llvm.writer import Writer
 
 
-@dataclass(frozen=True)
-class Format:
+class Format(Struct, frozen=True, dict=True):
     """How an IEEE format lays out its bits, under LLVM's names."""
 
     kind: str
@@ -55,8 +55,7 @@ def _word(kind: str, number: float) -> str:
     return f"0x{struct.unpack('<Q', struct.pack('<d', exact))[0]:016X}"
 
 
-@dataclass(frozen=True)
-class Value:
+class Value(Struct, frozen=True):
     """A vector of `lanes` elements of LLVM type `kind`, under its name."""
 
     writer: Writer

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from tierup.codegen.llvm.bounds import fits
 from tierup.codegen.llvm.elements import convert, literal, register_type, vector

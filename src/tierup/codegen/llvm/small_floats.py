@@ -6,15 +6,14 @@ below the least normal number they are a whole multiple of the least of all.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from tierup.codegen.llvm.math_value import Value
 from tierup.codegen.llvm.writer import Writer
 from tierup.ir.types import DType
 
 
-@dataclass(frozen=True)
-class Format:
+class Format(Struct, frozen=True):
     """The layout of a small float; codes are without their sign.
 
     Above `largest` lies the code `beyond`. `nan` is the code that a NaN becomes. With `unsigned_zero` the code that

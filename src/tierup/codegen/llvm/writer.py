@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from msgspec import Struct, field
 
 
-@dataclass
-class Writer:
+class Writer(Struct):
     """The body of one function. Values are names like `%v12` or literals; types are LLVM's own words.
 
     `avx512`: the target has its instructions: 16 lanes each choose one of 16 floats, or are scaled by powers of two.

@@ -6,17 +6,18 @@ import mmap
 import os
 import stat
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+
 from tierup.errors import ModelError
+from tierup.frontends.onnx.places import Places
 from tierup.frontends.onnx.protos import Model
 from tierup.frontends.onnx.wire import Malformed, read
 
 
-@dataclass(frozen=True)
-class Container:
+class Container(Struct, frozen=True):
     """A model, the folder that its external data may lie in, and the bytes that its weights may be views of."""
 
     model: Any
@@ -25,15 +26,15 @@ class Container:
     source: str = "model"
 
 
-def open_container(source: Any) -> Container:
-    """A path, the bytes of a file, or a ModelProto as a Container."""
+def open_container(source: Any, places: Places | None = None) -> Container:
+    """A path, the bytes of a file, or a ModelProto as a Container. `places` is told of the file."""
     if _is_model_proto(source):
         return Container(source, None, source="ModelProto")
     if isinstance(source, bytes | bytearray | memoryview):
         return _parse(memoryview(source).cast("B").toreadonly(), None, "model bytes")
     if isinstance(source, str | os.PathLike):
         path = Path(source)
-        return _parse(_map(path), path.parent, str(path))
+        return _parse(_map(path, places), path.parent, str(path))
     given = f"{type(source).__module__}.{type(source).__name__}"
     raise ModelError(f"a model is a path, bytes or an onnx.ModelProto, but {given} was given")
 
@@ -44,7 +45,7 @@ def _is_model_proto(source: Any) -> bool:
     return onnx is not None and isinstance(source, onnx.ModelProto)
 
 
-def _map(path: Path) -> memoryview:
+def _map(path: Path, places: Places | None) -> memoryview:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except (OSError, ValueError) as error:
@@ -55,7 +56,10 @@ def _map(path: Path) -> memoryview:
             raise ModelError(f"model file '{path}' is not a regular file")
         if status.st_size == 0:
             raise ModelError(f"model file '{path}' is empty")
-        return memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ))
+        view = memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ))
+        if places is not None:
+            places.add(view, status)
+        return view
     except OSError as error:
         raise ModelError(f"model file '{path}' cannot be read: {_reason(error)}") from error
     finally:

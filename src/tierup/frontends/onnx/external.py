@@ -13,13 +13,14 @@ import stat
 from pathlib import Path
 
 from tierup.errors import ModelError
+from tierup.frontends.onnx.places import Places
 
 
 class ExternalFiles:
     """The data files of one model, each mapped once."""
 
-    def __init__(self, folder: Path | None) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path | None, places: Places | None = None) -> None:
+        self._folder, self._places = folder, places
         self.files: dict[str, memoryview] = {}  # by location, as far as they were read
 
     def read(self, tensor: str, location: str, offset: int, length: int | None) -> memoryview:
@@ -41,18 +42,21 @@ class ExternalFiles:
                     "give load() the path of the .onnx file"
                 )
             try:
-                self.files[location] = _map_inside(self._folder, location)
+                self.files[location] = _map_inside(self._folder, location, self._places)
             except (OSError, ValueError) as error:
                 reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
                 raise ModelError(f"external file '{location}' of tensor '{tensor}' is refused: {reason}") from error
         return self.files[location]
 
 
-def _map_inside(folder: Path, location: str) -> memoryview:
+def _map_inside(folder: Path, location: str, places: Places | None) -> memoryview:
     """`location` below `folder`, mapped read-only. ValueError says what is wrong with it."""
     descriptor, size = open_inside(folder, location)
     try:
-        return memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)) if size else memoryview(b"")
+        view = memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)) if size else memoryview(b"")
+        if places is not None:
+            places.add(view, os.fstat(descriptor))
+        return view
     finally:
         os.close(descriptor)
 

@@ -8,10 +8,11 @@ the types of its initial values, and again with wider types if what it returns d
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from tierup.errors import ModelError, UnsupportedError
 from tierup.frontends.onnx.attributes import attribute_value
@@ -22,6 +23,7 @@ from tierup.frontends.onnx.gradient import forward_body
 from tierup.frontends.onnx.legacy import aligned
 from tierup.frontends.onnx.limits import MAX_GRAPH_DEPTH, MAX_IMPORTED_NODES, MAX_NAME_CHARS
 from tierup.frontends.onnx.order import free_names, in_order
+from tierup.frontends.onnx.places import Places
 from tierup.frontends.onnx.schema import DOMAINS, Schema, check_arity, check_types, find_schema, onnx_type
 from tierup.frontends.onnx.tensors import sparse_array, tensor_array
 from tierup.frontends.onnx.types import declared_shape, value_type
@@ -32,8 +34,7 @@ from tierup.ir.infer import InferError
 from tierup.ir.types import Array, DType, SequenceType, TensorType, Type
 
 
-@dataclass
-class Scope:
+class Scope(Struct):
     """Where names are looked up while one graph, or one function inlined into it, is imported."""
 
     builder: GraphBuilder
@@ -52,10 +53,12 @@ class Scope:
 class Importer:
     """Imports one model; counts what it does, so that a hostile model cannot make it work for ever."""
 
-    def __init__(self, container: Container, weights: Weights, files: ExternalFiles) -> None:
+    def __init__(
+        self, container: Container, weights: Weights, files: ExternalFiles, places: Places | None = None
+    ) -> None:
         self._container = container
         self._weights = weights
-        self._files = files
+        self._files, self._places = files, places
         self._functions = {(f.domain, f.name, f.overload): f for f in container.model.functions}
         for function in container.model.functions:
             if not all(isinstance(text, str) for text in (function.domain, function.name, *function.input)):
@@ -119,7 +122,11 @@ class Importer:
 
     def _constants(self, scope: Scope, constants: dict[str, Array]) -> None:
         for name, array in constants.items():
-            self._define(scope, name, scope.builder.weight(array, name))
+            self._define(scope, name, self._weight(scope, array, name))
+
+    def _weight(self, scope: Scope, array: Array, name: str) -> ValueId:
+        digest = None if self._places is None else self._places.digest(array)
+        return scope.builder.weight(array, name, digest)
 
     def _define(self, scope: Scope, name: str, value: ValueId | None) -> None:
         if not isinstance(name, str):
@@ -168,7 +175,7 @@ class Importer:
         check_arity(schema, inputs, len(node.output))
         attrs, bodies = self._attributes(scope, node, schema)
         if schema.op == "onnx.Constant":
-            self._define(scope, node.output[0], scope.builder.weight(_constant(attrs), node.output[0]))
+            self._define(scope, node.output[0], self._weight(scope, _constant(attrs), node.output[0]))
             return
         if schema.op == "training.Gradient":
             bodies = {"forward": self._forward(scope, attrs)}

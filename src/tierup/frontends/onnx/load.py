@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from tierup.errors import ModelError, UnsupportedError
 from tierup.frontends.onnx.container import Container, open_container
 from tierup.frontends.onnx.external import ExternalFiles
 from tierup.frontends.onnx.importer import Importer
 from tierup.frontends.onnx.limits import max_tensor_bytes
+from tierup.frontends.onnx.places import Places
 from tierup.frontends.onnx.schema import DOMAINS
 from tierup.frontends.onnx.schema_table import table
 from tierup.frontends.onnx.types import DeclaredShape, declared_shape
@@ -20,8 +22,7 @@ from tierup.ir.types import TensorType
 from tierup.ir.verify import verify
 
 
-@dataclass(frozen=True)
-class Imported:
+class Imported(Struct, frozen=True):
     """A model as it came: its graph, the weights beside it, and the shapes that it declares for its outputs.
 
     `files` are the bytes that weights may be views of: the model's own under "", external files under their location.
@@ -35,14 +36,18 @@ class Imported:
     files: Mapping[str, memoryview] = field(default_factory=dict)
 
 
-def load_onnx(source: Any) -> Imported:
-    """Import a path, bytes or ModelProto; ModelError (or UnsupportedError) says what is wrong with it."""
+def load_onnx(source: Any, *, lasts: bool = True) -> Imported:
+    """Import a path, bytes or ModelProto; ModelError (or UnsupportedError) says what is wrong with it.
+
+    If a file does not last, its large weights are named by content, not by where they lie in it.
+    """
+    places = Places() if lasts else None
     try:
-        container = open_container(source)
+        container = open_container(source, places)
         opsets = _opsets(container)
         weights = Weights()
-        external = ExternalFiles(container.folder)
-        graph = Importer(container, weights, external).model(opsets)
+        external = ExternalFiles(container.folder, places)
+        graph = Importer(container, weights, external, places).model(opsets)
         _check_sizes(graph)
         verify(graph, weights)
     except RecursionError as error:

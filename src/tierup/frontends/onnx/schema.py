@@ -6,8 +6,9 @@ Schemas come from a table (`schema_table.py`); ops of other domains state a `Sig
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cache
+
+from msgspec import Struct, field
 
 from tierup.errors import ModelError, UnsupportedError
 from tierup.frontends.onnx.schema_table import FormalRow, row_of, table
@@ -37,8 +38,7 @@ _ONNX_NAMES = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Formal:
+class Formal(Struct, frozen=True):
     """One formal input: the type variable that it binds (empty: none) and the types that it takes."""
 
     name: str
@@ -47,8 +47,7 @@ class Formal:
     required: bool
 
 
-@dataclass(frozen=True)
-class Schema:
+class Schema(Struct, frozen=True):
     """An operator's contract in one opset."""
 
     op: str

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from tierup.ir.dims import DimBuilder
 from tierup.ir.infer import Infer, InferError, Out, PartialShape
@@ -79,8 +80,7 @@ def det(ctx: Infer) -> list[Out]:
     return [Out(ctx.dtype(0), shape)]
 
 
-@dataclass(frozen=True, slots=True)
-class Einsum:
+class Einsum(Struct, frozen=True):
     """A parsed equation. A term is a tuple of labels, of which "..." stands for any number of dims."""
 
     inputs: tuple[tuple[str, ...], ...]

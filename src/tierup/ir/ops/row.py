@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import Enum
+
+from msgspec import Struct, field
 
 from tierup.ir.graph import Attr
 from tierup.ir.infer import Rule
@@ -18,8 +19,7 @@ class Kind(Enum):
     CONTROL = "control"  # runs bodies
 
 
-@dataclass(frozen=True, slots=True)
-class Signature:
+class Signature(Struct, frozen=True):
     """Arity and attributes of an op whose schema the `onnx` package does not ship."""
 
     inputs: tuple[int, int]  # least and most
@@ -29,8 +29,7 @@ class Signature:
     required: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Op:
+class Op(Struct, frozen=True):
     """One row: see the package's docstring.
 
     `reference` is `module.function` in `tierup.reference`; control ops have none, the executors know them.

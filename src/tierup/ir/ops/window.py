@@ -7,7 +7,8 @@ dims; given plain numbers, everything that comes out is a plain number.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from tierup.ir.dims import DimBuilder
 from tierup.ir.graph import Attrs
@@ -17,8 +18,7 @@ from tierup.ir.types import Dim
 _AUTO_PADS = ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
+class Window(Struct, frozen=True):
     """One axis: window o covers positions o·stride + t·dilation − before, t from 0 to kernel − 1; there are `count`."""
 
     size: Dim
@@ -30,8 +30,7 @@ class Window:
     count: Dim
 
 
-@dataclass(frozen=True, slots=True)
-class Spatial:
+class Spatial(Struct, frozen=True):
     """The attributes that windows are made from, one entry for each spatial axis."""
 
     strides: tuple[int, ...]

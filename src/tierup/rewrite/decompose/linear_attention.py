@@ -5,7 +5,7 @@ S ← g · S;  v ← r · (v - k · S);  S ← S + kᵀ · v;  y = q · S
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from tierup.ir.graph import Graph, Node, ValueId
 from tierup.ir.types import Dim
@@ -14,8 +14,7 @@ from tierup.rewrite.decompose.scans import scan
 from tierup.rewrite.walk import Rewriter
 
 
-@dataclass(frozen=True)
-class _Inputs:
+class _Inputs(Struct, frozen=True):
     """What steps take, time first: queries (time, batch, groups, heads of a group, key size), keys (…, groups, key
     size, 1), values (…, groups, 1, value size), and where they are given the state's decay and the rates of writing."""
 

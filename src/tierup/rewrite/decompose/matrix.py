@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from tierup.ir.graph import Node, ValueId
 from tierup.ir.ops.matrix import parse_einsum
@@ -43,8 +44,7 @@ def _gemm(b: Core, n: Node) -> ValueId:
     return b.cast(result, dtype)
 
 
-@dataclass(frozen=True, slots=True)
-class Term:
+class Term(Struct, frozen=True):
     """A tensor of an Einsum: one label for each axis."""
 
     value: ValueId

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from tierup.ir.graph import Attr, Attrs, Node, ValueId
 from tierup.ir.types import DType

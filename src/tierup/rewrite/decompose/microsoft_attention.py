@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from tierup.ir.graph import Node, ValueId
 from tierup.ir.types import Dim, DType
@@ -176,8 +176,7 @@ def _unpacked(b: Core, x: ValueId, index: int) -> ValueId:
     return b.transpose(b.reshape(b.part(x, 3, index, index + 1), (batch, length, heads, size)), (0, 2, 1, 3))
 
 
-@dataclass(frozen=True)
-class Cached:
+class Cached(Struct, frozen=True):
     """Where the new tokens of each row stand: behind `begins` that are there already."""
 
     begins: ValueId  # (batch, 1)

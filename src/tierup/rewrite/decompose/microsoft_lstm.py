@@ -7,9 +7,9 @@ core recurrence fits: a step is the body of a Scan, a product of bytes with the 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from tierup.ir.graph import Graph, Node, ValueId
 from tierup.ir.ops.recurrent import Activation, activations
@@ -22,8 +22,7 @@ from tierup.rewrite.walk import Rewriter
 _GATES = 4
 
 
-@dataclass(frozen=True)
-class _Bytes:
+class _Bytes(Struct, frozen=True):
     """Constant weights of all directions, (directions, rows, gates · hidden), with a scale and a zero point for each
     column."""
 
@@ -32,8 +31,7 @@ class _Bytes:
     zero: Array
 
 
-@dataclass(frozen=True)
-class _Step:
+class _Step(Struct, frozen=True):
     """What the body of one direction is made of; sizes and values are those of the graph around it."""
 
     node: Node

@@ -6,9 +6,9 @@ Everything runs in f32 or better and is rounded once, as a state in a narrow typ
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from tierup.ir.graph import Attr, Node, ValueId
 from tierup.ir.ops.recurrent import GATES, Activation, activations
@@ -20,8 +20,7 @@ _STATES = {"onnx.RNN": 1, "onnx.GRU": 1, "onnx.LSTM": 2}
 _FLAGS = {"onnx.RNN": (), "onnx.GRU": ("linear_before_reset",), "onnx.LSTM": ("input_forget",)}
 
 
-@dataclass(frozen=True)
-class Layer:
+class Layer(Struct, frozen=True):
     """The inputs of one node: time first, wide, directions still side by side."""
 
     b: Core

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from tierup.ir.graph import Node, ValueId
 from tierup.ir.types import Dim, DType
@@ -23,8 +24,7 @@ def reduced_axes(b: Core, n: Node, rank: int) -> tuple[int, ...]:
     return tuple(sorted({b.axis(axis, rank) for axis in axes}))
 
 
-@dataclass(frozen=True)
-class _Reduced:
+class _Reduced(Struct, frozen=True):
     """What a Reduce op reduces: a value, which of its axes, and the shape of the result."""
 
     x: ValueId

@@ -5,8 +5,9 @@ times weights that are the same for all channels; addresses are clamped first, s
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import product
+
+from msgspec import Struct
 
 from tierup.ir.graph import Node, ValueId
 from tierup.ir.ops.window import Window, windows
@@ -31,8 +32,7 @@ def _last(b: Core, size: ValueId) -> ValueId:
     return b.sub(size, b.like(1, size))
 
 
-@dataclass(frozen=True)
-class Sampler:
+class Sampler(Struct, frozen=True):
     """How coordinates become pixels: the options of a GridSample and the sizes of its image."""
 
     b: Core

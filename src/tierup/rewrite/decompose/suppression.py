@@ -7,9 +7,8 @@ last when nothing is left in any row. Scores of -inf and NaN count as the least 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from tierup.ir.graph import Attrs, Graph, Node, ValueId
 from tierup.ir.types import Dim, DType
@@ -20,8 +19,7 @@ _LOOP_VERSION = 13
 _LEAST = float(np.finfo(np.float32).min)
 
 
-@dataclass(frozen=True)
-class _Candidates:
+class _Candidates(Struct, frozen=True):
     """What steps look at, each (rows, as many as the fullest has): places among all boxes, scores, of which those that
     are none have -inf, and the low and high corners along both axes."""
 

@@ -9,9 +9,8 @@ stand in blocks of neighbours of about equal height, so that a block's nodes sta
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from tierup.ir.graph import Node, ValueId
 from tierup.ir.types import Array, DType
@@ -34,8 +33,7 @@ _STAGE = 4  # levels after which blocks that have ended are left behind
 _LEQ, _LT, _GTE, _GT, _EQ, _NEQ = range(6)  # the codes of tests in a Forest
 
 
-@dataclass(frozen=True)
-class _Nodes:
+class _Nodes(Struct, frozen=True):
     """Nodes in their new order. `first` is the false child, its neighbour the true one; a leaf is its own child.
 
     `equal` marks nodes that test for equality, `missing` those at which NaN goes to the true child.

@@ -8,9 +8,8 @@ by half an ulp, as every product x · w was. What does not stay a normal number 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from tierup.ir.graph import Graph, Node, ValueId
 from tierup.ir.types import Array, DType, TensorType
@@ -21,8 +20,7 @@ _PRODUCTS = ("core.matmul", "core.conv_last")
 _STEPS = ("core.add", "core.sub", "core.mul")
 
 
-@dataclass(frozen=True)
-class _Chain:
+class _Chain(Struct, frozen=True):
     """The nodes from a product to the last of the steps behind it."""
 
     product: Node

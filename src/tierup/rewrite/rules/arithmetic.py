@@ -6,7 +6,7 @@ or infinite.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from tierup.ir.graph import Node, ValueId
 from tierup.ir.types import DType, dtype_from_code

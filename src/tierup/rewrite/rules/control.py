@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from tierup.ir.graph import Attrs, Graph, Node, Value, ValueId, static_type
 from tierup.rewrite.rules.row import Simplification

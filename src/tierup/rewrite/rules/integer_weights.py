@@ -8,9 +8,9 @@ larger by 1 / s on the way: in f32 that matters to numbers beyond 1e34 alone.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from tierup.ir.graph import Node, ValueId
 from tierup.ir.types import Array, DType
@@ -21,8 +21,7 @@ _SMALL = (np.dtype(np.int8), np.dtype(np.uint8), np.dtype(np.int16))
 _ADDED_BYTES = 64 << 20  # of a weight that has to be written anew
 
 
-@dataclass(frozen=True)
-class _Scaled:
+class _Scaled(Struct, frozen=True):
     """The matrix `scale` · `whole`; `value` is the constant that holds `whole`, if there is one."""
 
     whole: Array

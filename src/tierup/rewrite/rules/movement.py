@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
+from msgspec.structs import replace
 
 from tierup.ir.graph import Attrs, Node
 from tierup.ir.infer import CONTENT_LIMIT

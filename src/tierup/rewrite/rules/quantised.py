@@ -12,10 +12,11 @@ divided by that.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from tierup.ir.graph import Node, ValueId
 from tierup.ir.types import Array, DType
@@ -34,8 +35,7 @@ _DEPTH = 8  # maps between a product and the next QuantizeLinear
 _MAPS = frozenset(("onnx.Relu", "onnx.Clip", "onnx.Add", "core.add", "core.mul", "core.sub"))
 
 
-@dataclass(frozen=True)
-class _Scaled:
+class _Scaled(Struct, frozen=True):
     """A tensor of bytes that stands for (value - zero) · scale."""
 
     node: Node
@@ -44,8 +44,7 @@ class _Scaled:
     zero: int
 
 
-@dataclass(frozen=True)
-class _Weights:
+class _Weights(Struct, frozen=True):
     """Constant bytes, less their zero points, and their scales: one, or one for each result."""
 
     whole: Array

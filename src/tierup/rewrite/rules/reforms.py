@@ -5,9 +5,8 @@ Unlike simplifications they do not make a graph smaller, so they run once, after
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from tierup.ir.graph import Node
 from tierup.rewrite.decompose.core import Core
@@ -23,8 +22,7 @@ from tierup.rewrite.rules.transposed import as_convolutions
 from tierup.rewrite.walk import Rewriter, Rule, Values
 
 
-@dataclass(frozen=True, slots=True)
-class Reform:
+class Reform(Struct, frozen=True):
     """One row: what it is called, the ops it looks at, its algebra, and the rule."""
 
     name: str

@@ -7,7 +7,9 @@ mask. All of it gets the finest grouping, so that no reshape stands between the 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from tierup.ir.dims import READS
 from tierup.ir.graph import Attrs, Graph, Node, ValueId
@@ -33,8 +35,7 @@ def regrouped(graph: Graph) -> Rule | None:
     return rule
 
 
-@dataclass(frozen=True)
-class _Between:
+class _Between(Struct, frozen=True):
     """What lies between two products: nodes by their results, the first product among them, and groupings met."""
 
     nodes: dict[ValueId, Node]
@@ -47,10 +48,9 @@ class _Between:
 
 def _finest(graph: Graph) -> dict[ValueId | None, Shape]:
     """For results that have a coarser one: the grouping that they get."""
-    producers = {value: node for node in graph.nodes for value in node.outputs if value is not None}
     found: dict[ValueId | None, Shape] = {}
     for node in graph.nodes:
-        between = _between(graph, producers, node) if node.op == "core.matmul" else None
+        between = _between(graph, node) if node.op == "core.matmul" else None
         if between is None or not between.is_attention():
             continue
         finest = max(between.groupings, key=len)
@@ -62,14 +62,14 @@ def _finest(graph: Graph) -> dict[ValueId | None, Shape]:
     return found
 
 
-def _between(graph: Graph, producers: dict[ValueId, Node], product: Node) -> _Between | None:
+def _between(graph: Graph, product: Node) -> _Between | None:
     """From the left side of a product back to what is no map of its elements."""
     weights = product.inputs[0]
     whole = _shape(graph, weights)
     nodes, groupings, pending = dict[ValueId, Node](), set[Shape](), [weights]
     while pending:
         value = pending.pop()
-        node = None if value is None else producers.get(value)
+        node = graph.producer(value)
         if value is None or node is None or value in nodes:
             continue
         shape = _shape(graph, value)

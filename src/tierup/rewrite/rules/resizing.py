@@ -8,10 +8,10 @@ f32 for nearest neighbours, f64 for filters.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import starmap
 
 import numpy as np
+from msgspec import Struct
 
 from tierup.ir.graph import Attrs, Node, ValueId
 from tierup.ir.types import Array, Dim, DType
@@ -25,8 +25,7 @@ _FILTERED = frozenset({
 })  # fmt: skip  # f64 holds all their integers
 
 
-@dataclass(frozen=True)
-class _Open:
+class _Open(Struct, frozen=True):
     """One axis of which something is known only in the call; `scale`, `start` and `end` are f64 without axes.
 
     `factor` is the scale where it is known now.

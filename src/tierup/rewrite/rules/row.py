@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from tierup.ir.graph import Node, ValueId
 from tierup.ir.types import Array, Shape
 from tierup.rewrite.walk import Rewriter, Rule
 
 
-@dataclass(frozen=True, slots=True)
-class Simplification:
+class Simplification(Struct, frozen=True):
     """One row: what it is called, the ops it looks at, its algebra, and the rule. Every one is exact to the bit."""
 
     name: str

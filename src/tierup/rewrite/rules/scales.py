@@ -9,9 +9,9 @@ The first is rounded fewer times than what it replaces, and only where sums were
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from tierup.ir.graph import Attrs, Graph, Node, ValueId, Weights
 from tierup.ir.types import Array, DType, TensorType
@@ -22,8 +22,7 @@ _STEPS = ("core.add", "core.max", "core.min")
 _LENGTH = 8  # steps that are looked at
 
 
-@dataclass(frozen=True)
-class _Readers:
+class _Readers(Struct, frozen=True):
     """Who makes and who reads the values of a graph, and its constants."""
 
     graph: Graph
@@ -32,7 +31,7 @@ class _Readers:
     readers: Mapping[ValueId | None, list[Node]]
 
     def constant(self, value: ValueId | None) -> Array | None:
-        digest = dict(self.graph.weights).get(value) if value is not None else None
+        digest = self.graph.digests.get(value) if value is not None else None
         return None if digest is None else np.asarray(self.weights[digest])
 
     def number(self, value: ValueId | None) -> float | None:

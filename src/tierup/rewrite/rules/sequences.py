@@ -7,9 +7,9 @@ loop that does nothing with a sequence but append to it gives its items as resul
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from tierup.ir.dims import values_read
 from tierup.ir.graph import Attrs, Graph, Node, Value, ValueId
@@ -24,8 +24,7 @@ _VERSIONS = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class _Piece:
+class _Piece(Struct, frozen=True):
     """The item of a tensor that was cut into pieces of these sizes along an axis; `drops` it where they are of one."""
 
     source: ValueId

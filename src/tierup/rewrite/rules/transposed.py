@@ -11,9 +11,10 @@ Phases are laid with the channels last, as convolutions give them (`rules/layout
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import groupby, product
 from math import gcd
+
+from msgspec import Struct
 
 from tierup.ir.graph import Node, ValueId
 from tierup.ir.types import Dim, DType
@@ -22,8 +23,7 @@ from tierup.rewrite.rules.row import numbers
 from tierup.rewrite.walk import Rewriter, Values
 
 
-@dataclass(frozen=True)
-class _Run:
+class _Run(Struct, frozen=True):
     """Neighbouring phases of one axis that read x at first, first + step, ... before where they write.
 
     `taps` has the kernel's taps of each phase; they are the same number for all.
@@ -39,8 +39,7 @@ class _Run:
         return self.first + (len(self.taps[0]) - 1) * self.step
 
 
-@dataclass(frozen=True)
-class _Axis:
+class _Axis(Struct, frozen=True):
     """One spatial axis: its runs, which places of x each phase is written for, and what is cut off in the end.
 
     Places go from `begin` to the size of x plus `beyond`; of the interleaved phases, `cut` elements go in front, and

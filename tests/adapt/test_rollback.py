@@ -121,13 +121,13 @@ def test_a_plan_that_is_rolled_back_before_it_is_kept_is_not_kept(
     loaded = tierup.load(path, config=settings(tmp_path))
     loaded(x=X)
     assert loaded._progress.wait(120)
-    keep = tiering._keep
+    keep = tiering.keep
 
     def rolled_back_first(*arguments: Any) -> None:
         roll_back(loaded, monkeypatch)
         keep(*arguments)
 
-    monkeypatch.setattr(tiering, "_keep", rolled_back_first)
+    monkeypatch.setattr(tiering, "keep", rolled_back_first)
     loaded.settle(120)
     assert loaded.report().tier == 1
     assert in_a_new_process(path, tmp_path)["tier"] == 1
@@ -192,7 +192,7 @@ def test_a_variant_that_is_slow_by_itself_goes_alone(tmp_path: Path, monkeypatch
 def test_a_variant_that_goes_before_its_plan_is_kept_is_not_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path, keep = saved(tmp_path, perceptron()), tiering._keep
+    path, keep = saved(tmp_path, perceptron()), tiering.keep
     loaded = tierup.load(path, config=settings(tmp_path))
     loaded(x=X)
     assert loaded._progress.wait(120)
@@ -202,7 +202,7 @@ def test_a_variant_that_goes_before_its_plan_is_kept_is_not_kept(
         roll_back(loaded, monkeypatch)
         keep(*arguments)
 
-    monkeypatch.setattr(tiering, "_keep", thinned_first)
+    monkeypatch.setattr(tiering, "keep", thinned_first)
     assert loaded.settle(120).tier == 2
     with tierup.load(path, config=settings(tmp_path)) as second:
         assert second.report().tier == 2

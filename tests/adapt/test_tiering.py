@@ -19,12 +19,13 @@ from tests.security.models import model, node, value
 from tests.store.samples import entries, floats, perceptron, saved, settings
 
 import tierup
-from tierup.adapt import builders, planning, proofs, tiering
+from tierup.adapt import builders, keeping, planning, proofs, tiering
 from tierup.adapt.background import NO_TARGET, Background, Climb
 from tierup.adapt.builders import Built
-from tierup.adapt.messages import Failure, Job
+from tierup.adapt.messages import Failure, Identify, Job
 from tierup.adapt.tiering import Refusal, tier_up_quietly
 from tierup.adapt.workers import WorkersUnavailable
+from tierup.store.source import FileSource
 
 X = floats(3, 40)
 CLOSE = {"rtol": 0, "atol": 2e-6}  # probabilities; both tiers round sums of 64 in f32, in different orders
@@ -258,6 +259,41 @@ def test_a_file_that_is_replaced_meanwhile_is_not_planned(tmp_path: Path, gate: 
     assert report["tier"] == 0
     assert "is not the file that it was" in report["reason"]
     assert entries(tmp_path) == []
+
+
+def test_a_new_model_is_identified_after_it_went_live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading all of a model can wait where nobody has asked what became of such a plan before."""
+    asked: list[tuple[int, Job]] = []
+    real = keeping.run_jobs
+
+    def run(jobs: Sequence[Job], **rest: Any) -> Any:
+        asked.extend((loaded.report().tier, job) for job in jobs)
+        return real(jobs, **rest)
+
+    monkeypatch.setattr(keeping, "run_jobs", run)
+    path = saved(tmp_path, perceptron())
+    loaded = tierup.load(path, config=settings(tmp_path))
+    loaded.settle(timeout_s=120)
+    assert asked == [(1, Identify(os.path.abspath(path), FileSource(path).stamp))]
+    assert len(entries(tmp_path)) == 1
+    again = tierup.load(path, config=settings(tmp_path)).settle(timeout_s=120)
+    assert (again.tier, again.counts.plan_hits, len(asked)) == (1, 1, 1)
+
+
+@pytest.mark.parametrize("failing", ["job", "workers"])
+def test_a_model_that_cannot_be_identified_serves_all_the_same(
+    failing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def run(jobs: Sequence[Job], **rest: Any) -> Any:
+        if failing == "workers":
+            raise WorkersUnavailable("none today")
+        return [Failure("the disk is gone")]
+
+    monkeypatch.setattr(keeping, "run_jobs", run)
+    loaded = tierup.load(saved(tmp_path, perceptron()), config=settings(tmp_path))
+    assert loaded.settle(timeout_s=120).tier == 1
+    assert entries(tmp_path) == []
+    assert "is not kept: " in caplog.text
 
 
 def test_calls_go_on_while_the_program_is_swapped(tmp_path: Path) -> None:

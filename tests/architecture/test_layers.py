@@ -14,7 +14,7 @@ SOURCE = Path(tierup.__file__).parent
 LAYERS = (
     "cli", "bench", "explain", "backend", "session", "report", "adapt", "runtime", "store", "codegen", "lower", "plan",
     "cost", "profile", "rewrite", "reference", "frontends", "ir", "_native", "events", "config", "logs",
-    "private", "digests", "errors",
+    "private", "stamps", "digests", "errors",
 )  # fmt: skip
 
 

@@ -56,7 +56,7 @@ def try_plan(job: TryPlan) -> TriedPlan | Failure:
     """Time the candidate against the incumbent on every call of the job."""
     source = FileSource(job.path, job.stamp)
     config = Config(threads=job.threads, cache_dir=job.cache_dir, force_tier=0)
-    configure(config)
+    configure(config, all_dtypes=False)  # `restore` registers what the plan needs
     plans, origin = Plans(job.cache_dir, job.threads), Origin(job.path, partial(_import, job.path, source.stamp))
     entry = msgspec.msgpack.decode(job.entry, type=EntryRecord)
     warm = restore(plans.open(source, entry), origin, config)

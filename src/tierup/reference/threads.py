@@ -25,7 +25,6 @@ class OneBlasThread:
         self._inside: set[int] = set()
         self._libraries: Any = None
         self._before: list[tuple[Any, int]] = []
-        self._kept = False
         os.register_at_fork(after_in_child=self._forget)
 
     def _forget(self) -> None:
@@ -36,8 +35,6 @@ class OneBlasThread:
             self._restore()
 
     def __enter__(self) -> None:
-        if self._kept:
-            return
         with self._lock:
             if not self._inside:
                 self._limit()
@@ -47,13 +44,11 @@ class OneBlasThread:
         """Leave NumPy one thread for good: this process has nobody else's arrays to compute with."""
         with self._lock:
             self._limit()
-            self._before, self._kept = [], True
+            self._before = []
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._kept:
-            return
         with self._lock:
             self._inside.discard(threading.get_ident())
             if not self._inside:

@@ -86,8 +86,9 @@ def main() -> None:
         import tierup.session
 
         imported_s = time.monotonic()
-        tier = 1 if contender == "tierup fill" else None
-        config = tierup.Config(cache_dir=Path(cache), adapt=False, force_tier=tier)
+        config = tierup.Config(cache_dir=Path(cache), adapt=False)
+        if contender == "tierup fill":  # a plan that was not proved is nobody's to start with
+            tierup.load(model, config=config).settle()
         session = tierup.InferenceSession(model, config=config)
     loaded_s = time.monotonic()
     session.run(None, feeds)

@@ -20,12 +20,15 @@ import tierup
 from tierup import _native
 from tierup.adapt import tiering
 from tierup.adapt.live import Finding, Watch
+from tierup.adapt.memory import MEMORY, place_of
 from tierup.adapt.sampling import SAMPLER
 from tierup.adapt.thinning import RegionTimes
 from tierup.codegen.target import target_of
 from tierup.events import Compared
 from tierup.profile.identity import identify
+from tierup.store.learned import Store
 from tierup.store.objects import ObjectCache
+from tierup.store.rows import Decision
 
 X = floats(3, 40)
 
@@ -131,6 +134,27 @@ def test_a_plan_that_is_rolled_back_before_it_is_kept_is_not_kept(
     loaded.settle(120)
     assert loaded.report().tier == 1
     assert in_a_new_process(path, tmp_path)["tier"] == 1
+
+
+def test_a_plan_that_is_rolled_back_before_its_model_is_identified_is_remembered_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    identify_entry = tiering.identify_entry
+
+    def rolled_back_first(*arguments: Any) -> None:
+        roll_back(loaded, monkeypatch)
+        identify_entry(*arguments)
+
+    monkeypatch.setattr(tiering, "identify_entry", rolled_back_first)
+    loaded = tierup.load(saved(tmp_path, perceptron()), config=settings(tmp_path))
+    loaded(x=X)
+    assert loaded._progress.wait(120)
+    assert MEMORY.wait(60)
+    assert loaded.report().tier == 0
+    with Store(place_of(settings(tmp_path))) as store:
+        (decision,) = store.all(Decision)
+    assert (decision.row.outcome, decision.row.reason) == ("rolled back", "slow")
+    assert not list((tmp_path / "cache" / "plans").glob("*.plan"))
 
 
 def test_a_wrong_variant_does_not_take_the_open_kernels_along(tmp_path: Path) -> None:

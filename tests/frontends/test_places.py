@@ -13,7 +13,7 @@ from onnx import numpy_helper
 from tests.security.models import model, node, value
 
 from tierup.frontends.onnx import Imported, load_onnx
-from tierup.frontends.onnx.places import LEAST_BYTES
+from tierup.frontends.onnx.places import _MOST_ALIKE, LEAST_BYTES
 from tierup.ir.graph import weight_digest
 
 SIDE = 512
@@ -71,6 +71,20 @@ def test_weights_that_begin_alike_are_two(tmp_path: Path) -> None:
     assert len(set(names(imported))) == 2
     for digest, array in zip(names(imported), (drawn(0), other), strict=True):
         np.testing.assert_array_equal(imported.weights[digest], array)
+
+
+def test_only_some_that_begin_alike_are_compared(tmp_path: Path) -> None:
+    """The others are read once each: comparing all with all would take hours for a hostile model."""
+    count = _MOST_ALIKE + 3
+    arrays = [np.zeros((SIDE, SIDE), np.float32) for _ in range(count)]
+    for number, array in enumerate(arrays):
+        array[-1, -1] = min(number, count - 2)  # the last two are the same
+    weights = [numpy_helper.from_array(array, f"w{number}") for number, array in enumerate(arrays)]
+    nodes = [node("Sum", ["x", *(weight.name for weight in weights)], ["y"])]
+    proto = model(nodes, [value("x", [SIDE, SIDE])], [value("y", [SIDE, SIDE])], weights)
+    imported = load_onnx(saved(tmp_path, proto))
+    found = [name == content for name, content in zip(names(imported), by_content(imported), strict=True)]
+    assert found == [False] * _MOST_ALIKE + [True] * 2
 
 
 @pytest.mark.parametrize("form", ["small", "bytes", "a file that does not last"])

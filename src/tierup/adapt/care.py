@@ -104,6 +104,7 @@ class Care:
                 runner.set_rival(None)
                 self.watch = self.previous = self.regions = None
                 self._progress.counts.rollbacks += 1
+                self._progress.taken_back_for = "rolled back", found.reason
                 events.add(RolledBack(serving.tier, previous.serving.tier, found.reason))
                 for wanted in (*(serving.aim.wants - previous.serving.aim.wants), serving.tier):
                     self.backoff.failed(wanted, runner.calls)

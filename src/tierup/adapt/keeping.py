@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 from tierup.adapt.background import Climb
 from tierup.adapt.builders import run_jobs
@@ -14,27 +14,11 @@ from tierup.adapt.messages import Identified, Identify, PlannedModel
 from tierup.adapt.workers import WorkersUnavailable
 from tierup.events import Compared
 from tierup.logs import logger
-from tierup.private import write_whole
 from tierup.store.plans import Plans, cache_parts
 from tierup.store.records import EntryRecord, KernelError
 from tierup.store.source import FileSource, Source
 
 log = logger(__name__)
-
-
-@contextmanager
-def as_file(source: Source, folder: str) -> Iterator[tuple[str, tuple[int, ...] | None]]:
-    """A file with the model in it, and what tells whether it is still the same."""
-    if isinstance(source, FileSource):
-        yield os.path.abspath(source.origin), source.stamp
-        return
-    path = os.path.join(folder, f"{os.getpid()}-{id(source)}.onnx")
-    write_whole(path, (source.view(),))
-    try:
-        yield path, None
-    finally:
-        with suppress(OSError):
-            os.unlink(path)
 
 
 def identify_entry(climb: Climb, source: Source, entry: EntryRecord) -> None:

@@ -224,19 +224,7 @@ class Identified(msgspec.Struct, frozen=True, tag="identified", forbid_unknown_f
 
 
 Reply = Compiled | PlannedModel | Proof | TriedPlan | Remembered | Recalled | CheckedCall | Identified | Failure
-REPLIES: msgspec.msgpack.Decoder[Ready | Spent | Reply] = msgspec.msgpack.Decoder(
-    Ready
-    | Spent
-    | Compiled
-    | PlannedModel
-    | Proof
-    | TriedPlan
-    | Remembered
-    | Recalled
-    | CheckedCall
-    | Identified
-    | Failure
-)
+REPLIES: msgspec.msgpack.Decoder[Ready | Spent | Reply] = msgspec.msgpack.Decoder(Ready | Spent | Reply)
 REQUESTS: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)
 
 

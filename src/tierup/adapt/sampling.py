@@ -112,10 +112,10 @@ class Sampler:
 def _checked(sample: Sample, source: Source, config: Config, presses: Callable[[], bool]) -> CheckedCall | str:
     """What a worker found, or why it did not."""
     from tierup.adapt.builders import run_jobs
-    from tierup.adapt.keeping import as_file
     from tierup.adapt.messages import CheckCall, CheckedCall, Failure
     from tierup.adapt.workers import WorkersUnavailable
     from tierup.store.plans import Plans
+    from tierup.store.source import as_file
 
     try:
         with as_file(source, Plans(config.cache_path).folder) as (path, stamp):

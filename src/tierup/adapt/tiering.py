@@ -19,7 +19,7 @@ from tierup.adapt.background import NO_TARGET, Climb, Stopped
 from tierup.adapt.builders import Builders, Built, run_jobs
 from tierup.adapt.compare import log_of, verdict
 from tierup.adapt.costs import COSTS
-from tierup.adapt.keeping import Learned, as_file, identify_entry, keep, not_kept
+from tierup.adapt.keeping import Learned, identify_entry, keep, not_kept
 from tierup.adapt.learn import left_alone_s, machine_row
 from tierup.adapt.memory import MEMORY, place_of
 from tierup.adapt.messages import Failure, PlacedCase, PlannedModel, Recall, Recalled, TriedPlan, TryPlan
@@ -46,7 +46,7 @@ from tierup.store.place import is_new
 from tierup.store.plans import Plans, cache_parts
 from tierup.store.records import EntryRecord, KernelError, KernelRecord
 from tierup.store.rows import Quarantine
-from tierup.store.source import Source
+from tierup.store.source import Source, as_file
 
 log = logger(__name__)
 
@@ -176,7 +176,7 @@ def _with_plan_from_worker(climb: Climb, prove: Prove | None) -> None:
     for displaced in warm.displaced:
         climb.progress.events.add(displaced)
     identify_entry(climb, source, entry)
-    learned.keep("swapped", "")
+    learned.keep(*climb.progress.fate(warm.program.number))
     if refusing.lasts:  # otherwise the next one that loads the model tries again
         keep(climb, plans, source, entry, warm.program.number)
     origin.forget()

@@ -112,11 +112,16 @@ class Progress:
         self.stopped = False  # closed or frozen: nothing goes live any more
         self.awaited = 0  # callers that wait until it is settled
         self.taken_back = 0  # the number of the last program that was rolled back or found wrong
+        self.taken_back_for = "", ""  # which of the two, and why
         self.reason = ""  # why the model did not get further
         self.counts = Counts()
         self.events = Events()
         self.left_out: dict[str, str] = {}  # variants that later plans do without, by their programs' digests, and why
         self._put_off: dict[frozenset[object], float] = {}
+
+    def fate(self, program: int) -> tuple[str, str]:
+        """What became of a program that went live, and why."""
+        return self.taken_back_for if self.taken_back == program else ("swapped", "")
 
     @property
     def settled(self) -> bool:

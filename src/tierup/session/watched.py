@@ -253,7 +253,7 @@ class Watched(Held):
             if self._closed or live is None or live.number != program:
                 return
             self.set_rival(None)
-            progress.taken_back = program
+            progress.taken_back, progress.taken_back_for = program, ("quarantined", reason)
             self.program, self._serving = safe_program(self._origin, care.previous, self._inputs, self._outputs)
             care.watch = care.previous = care.regions = None
         progress.reason = f"kernels are in quarantine: {reason}"

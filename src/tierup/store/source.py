@@ -12,10 +12,12 @@ import os
 import stat
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from tierup.digests import sha256
+from tierup.private import write_whole
 from tierup.stamps import Stamp, stamp_of
 
 PIECE_BYTES = 1 << 20
@@ -129,6 +131,21 @@ def open_source(given: Any) -> Source | None:
         return FileSource(given)
     except (OSError, ValueError):
         return None
+
+
+@contextmanager
+def as_file(source: Source, folder: str) -> Iterator[tuple[str, tuple[int, ...] | None]]:
+    """A file with the model in it, and what tells whether it is still the same."""
+    if isinstance(source, FileSource):
+        yield os.path.abspath(source.origin), source.stamp
+        return
+    path = os.path.join(folder, f"{os.getpid()}-{id(source)}.onnx")
+    write_whole(path, (source.view(),))
+    try:
+        yield path, None
+    finally:
+        with suppress(OSError):
+            os.unlink(path)
 
 
 def _stamp(descriptor: int) -> Stamp:

@@ -16,7 +16,8 @@ from tierup.ir.types import Array
 from tierup.stamps import stamp_of
 
 LEAST_BYTES = 1 << 20  # of an array that is named so: others are read in no time
-_LOOK = 64  # elements that tell most arrays apart
+_LOOK_BYTES = 64  # that tell most arrays apart
+_MOST_ALIKE = 8  # arrays that begin alike, and are compared: a hostile model may have thousands
 
 
 class Places:
@@ -24,7 +25,7 @@ class Places:
 
     def __init__(self) -> None:
         self._files: list[tuple[int, int, str]] = []
-        self._named: dict[tuple[np.dtype[Any], tuple[int, ...]], list[tuple[str, Array]]] = {}
+        self._named: dict[tuple[Any, ...], list[tuple[str, Array]]] = {}
 
     def add(self, view: memoryview, status: os.stat_result) -> None:
         """A file that weights may be views of."""
@@ -38,14 +39,17 @@ class Places:
         found = self._find(array)
         if found is None:
             return None
-        alike = self._named.setdefault((array.dtype, array.shape), [])
+        content = array.reshape(-1).view(np.uint8)
+        alike = self._named.setdefault((array.dtype, array.shape, content[:_LOOK_BYTES].tobytes()), [])
         for digest, other in alike:
-            if _same_bytes(array, other):
+            if np.array_equal(content, other):
                 return digest
+        if len(alike) == _MOST_ALIKE:
+            return None
         identity, offset = found
         place = f"{identity} {offset} ".encode() + weight_header(array.dtype, array.shape)
         digest = sha256(place).hexdigest()
-        alike.append((digest, array))
+        alike.append((digest, content))
         return digest
 
     def _find(self, array: Array) -> tuple[str, int] | None:
@@ -55,11 +59,6 @@ class Places:
             if begin <= start and start + array.nbytes <= begin + length:
                 return identity, start - begin
         return None
-
-
-def _same_bytes(left: Array, right: Array) -> bool:
-    a, b = (array.reshape(-1).view(np.uint8) for array in (left, right))
-    return np.array_equal(a[:_LOOK], b[:_LOOK]) and np.array_equal(a, b)
 
 
 def _address(array: Array) -> int:

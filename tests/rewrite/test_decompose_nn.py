@@ -7,7 +7,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from tests.rewrite.lowered import check, f, i8, lowered, reason, single, u8, versions
+from tests.rewrite.lowered import assert_equal, check, f, i8, lowered, reason, single, u8, versions
 
 from tierup.ir.types import Array
 
@@ -88,7 +88,19 @@ WINDOWS: list[dict[str, Any]] = [
     {"kernel_shape": (3, 2), "auto_pad": "SAME_LOWER"},
     {"kernel_shape": (3, 2), "auto_pad": "VALID", "strides": (2, 2)},
     {"kernel_shape": (2, 2), "dilations": (2, 3), "pads": (1, 1, 1, 1), "strides": (3, 2), "ceil_mode": 1},
+    {"kernel_shape": (9, 10), "strides": (9, 10), "ceil_mode": 1},  # one window, larger than all there is
+    {"kernel_shape": (9, 10), "strides": (9, 4), "pads": (1, 2, 1, 0)},
+    {"kernel_shape": (8, 7), "strides": (20, 20), "pads": (2, 0, 2, 0)},  # one that does not see all
 ]
+
+
+def test_a_pool_is_not_padded_to_the_size_of_its_kernel() -> None:
+    """A published EfficientNet pools 7×7 places by windows of 1280×1280: padded, 1280 channels take 8 GB."""
+    attrs = {"kernel_shape": (1280, 1280), "strides": (1280, 1280), "ceil_mode": 1, "count_include_pad": 1}
+    graph, weights, feeds = single("onnx.AveragePool", [f(1, 40, 7, 7)], **attrs)
+    after = lowered(graph, weights)
+    assert_equal(graph, after, weights, feeds)
+    assert [n.attrs["kernel_shape"] for n in after.nodes if n.op == "core.pool_sum"] == [(7, 7)]
 
 
 @pytest.mark.parametrize("attrs", WINDOWS)

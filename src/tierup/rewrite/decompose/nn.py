@@ -150,8 +150,20 @@ def _pool_attrs(b: Core, x: ValueId, attrs: Attrs) -> tuple[ValueId, dict[str, t
     pads = conv_pads(b, attrs, [s.size for s in slides], [s.kernel for s in slides])
     if _rounds_up(attrs):
         pads = [(s.before, b.dims.max(b.dims.sub(_reach(b, s), b.dims.add(s.size, s.before)), 0)) for s in slides]
-    kernel = per_axis(attrs, "kernel_shape", len(slides), 1, least=1)
-    return pads_value(b, pads), {"kernel_shape": kernel, **steps(attrs, len(slides))}
+    kernel = list(per_axis(attrs, "kernel_shape", len(slides), 1, least=1))
+    for axis, slide in enumerate(slides):
+        if (size := _seen_whole(slide)) is not None:
+            kernel[axis], pads[axis] = size, (0, 0)
+    return pads_value(b, pads), {"kernel_shape": tuple(kernel), **steps(attrs, len(slides))}
+
+
+def _seen_whole(slide: Window) -> int | None:
+    """The size of an axis that has one window, which sees all of it: then nothing need be padded to the kernel's
+    size. Exporters write global pools with kernels of any size, 1280 for an axis of 7."""
+    size, kernel, before = slide.size, slide.kernel, slide.before
+    if not (isinstance(size, int) and isinstance(kernel, int) and isinstance(before, int)):
+        return None
+    return size if slide.count == slide.dilation == 1 and before >= 0 and kernel - before >= size > 0 else None
 
 
 def pool_sum(b: Core, x: ValueId, attrs: Attrs) -> ValueId:

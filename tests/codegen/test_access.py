@@ -52,6 +52,14 @@ TURN = """program turn(x: {stored} in, y: {stored} out) sizes 3 vector n {{
   %v : {dtype}[c, n] = load x[n * {stride} + c] else 1
   store y[c * s1 + n], %v
 }}"""
+# y[n, :] = x[:, n], with gaps where rows are further apart than they are long
+WEAVE = """program weave(x: {stored} in, y: {stored} out) sizes 1 vector n {{
+  grid n < s0 step {columns}
+  for c < {rows} step {rows} {{
+    %v : {dtype}[c, n] = load x[c * s0 + n]
+    store y[n * {apart} + c], %v
+  }}
+}}"""
 
 
 # y = x rounded, denormals to zero
@@ -230,6 +238,46 @@ def test_other_tiles_are_not_turned(program: TileProgram) -> None:
     joins_two_registers = r"shufflevector <\d+ x float> %\w+, <\d+ x float> %"
     assert not re.search(joins_two_registers, emit_llvm(program, AVX512))
     assert re.search(joins_two_registers, emit_llvm(turn(DType.F32, DType.F32, 16, 16), AVX512))
+
+
+def weave(dtype: DType, stored: DType, rows: int, apart: int, columns: int) -> TileProgram:
+    words = {"dtype": dtype.value, "stored": stored.value, "rows": rows, "apart": apart, "columns": columns}
+    return parse_program(WEAVE.format(**words))
+
+
+@pytest.mark.parametrize(
+    "dtypes", [*((dtype, dtype) for dtype in ALL), (DType.F32, DType.F16), (DType.F64, DType.BF16)]
+)
+@pytest.mark.parametrize(("rows", "apart"), [(2, 2), (3, 3), (3, 4), (4, 4), (2, 5), (4, 8), (1, 2)])
+def test_woven_rows(dtypes: tuple[DType, DType], rows: int, apart: int) -> None:
+    dtype, stored = dtypes
+    for columns in (16, 32, 4):
+        program = weave(dtype, stored, rows, apart, columns)
+        assert "scatter" not in emit_llvm(program, AVX512)
+        for size in (64, 33, 5, 1, 0):
+            x, y = numbers(stored, rows, size), np.zeros((size, apart), stored.numpy)
+            wanted = y.copy()
+            wanted[:, :rows] = x.T
+            run(program, {"x": x, "y": y}, (size,))
+            np.testing.assert_array_equal(y, wanted)
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
+@pytest.mark.parametrize(("rows", "apart"), [(3, 4), (4, 4)])
+def test_woven_rows_compile_for_other_targets(target: Target, rows: int, apart: int) -> None:
+    """Where a machine has no masks, what covers more than it writes is scattered."""
+    text = emit_llvm(weave(DType.U8, DType.U8, rows, apart, 16), target)
+    assert ("scatter" in text) == (target is not AVX512)
+    assert not undefined(compile_object(text, target))
+
+
+@pytest.mark.parametrize(
+    "store", ["y[n * 9 + c]", "y[n * s0 + c]", "y[n * 4 + c * 2]", "y[n * 2 + c]", "y[n * -4 + c + 400]"]
+)
+def test_other_tiles_are_not_woven(store: str) -> None:
+    text = repr(weave(DType.F32, DType.F32, 3, 4, 16)).replace("y[n * 4 + c]", store)
+    assert store in text
+    assert "scatter" in emit_llvm(parse_program(text), AVX512)
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)

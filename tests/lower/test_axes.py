@@ -51,3 +51,26 @@ def test_a_tile_that_is_turned_over_has_no_more_rows_than_there_are(channels: Di
     found = nest((channels, 1000), (), forms, Strides(DimBuilder()), 16)
     (rows,) = (axis for axis in found.axes if axis.name == ROWS)
     assert rows.step == step
+
+
+@pytest.mark.parametrize(
+    ("channels", "apart", "woven"),
+    [(3, 4, True), (4, 4, True), (2, 2, True), (8, 8, False), (3, 9, False)],
+)
+def test_a_few_channels_are_written_in_between_each_other(channels: Dim, apart: int, woven: bool) -> None:
+    """From channels with their places side by side to places with their channels so."""
+    read, written = Linear(0, (1, 1000)), Linear(0, (apart, 1))
+    forms = Forms([read], [written], [], 5, [frozenset()])
+    found = nest((1000, channels), (), forms, Strides(DimBuilder()), 16)
+    assert found.lane is not None
+    assert found.lane.parts == ((0,) if woven else (1,))
+    assert found.lane_in_grid == woven
+    assert [axis.parts for axis in found.tiled] == ([(1,), (0,)] if woven else [(0,), (1,)])
+
+
+def test_what_is_looked_up_is_not_woven() -> None:
+    read, written = Linear(0, (1, 1000)), Linear(0, (4, 1))
+    forms = Forms([read, read], [written], [], 5, [frozenset(), frozenset({0})])
+    found = nest((1000, 3), (), forms, Strides(DimBuilder()), 16)
+    assert found.lane is not None
+    assert found.lane.parts == (1,)

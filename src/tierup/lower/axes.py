@@ -2,7 +2,8 @@
 
 Neighbouring axes are one where every address steps over the inner one as a whole: most regions over any number of axes
 have one or two in the end. Lanes lie along the axis on which most elements are neighbours in memory. Where what is read
-lies side by side along another axis, tiles have that axis too: they are read along it and turned over in registers.
+lies side by side along another axis, tiles have that axis too: they are read along it and turned over in registers. Of
+a few elements side by side, tiles have as many rows, with lanes along the other axis, and are woven together instead.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from tierup.ir.types import Dim
 from tierup.lower.names import Sizes
@@ -24,6 +26,8 @@ _STORE_WEIGHT = 16  # a scatter costs far more than a load that is turned over
 _TYPICAL = 64  # an open size, to weigh work by
 _STEP_ELEMS = 4096  # a step of the grid costs some divisions: what is shorter takes in the next axis
 _LEAST_STEPS = 4  # of the grid, so that threads have something to divide
+_FEW = 4  # elements side by side that are better rows than lanes
+MOST_APART = 8  # elements, of lanes that are written with rows in between
 _LIGHT = 4  # maps on a tile of 16 rows; of more maps, it has 8 rows, which leaves registers for them
 
 
@@ -120,6 +124,11 @@ def nest(domain: Sequence[Dim], reduced: Sequence[int], forms: Forms, strides: S
     if serial:
         return _reducing(kept, serial, chosen, axis, lanes)
     turned = _turned([parts for parts in kept if parts != chosen], chosen, forms)
+    if turned is not None and _in_between(few := axis(ROWS, chosen), many := axis(LANE, turned), forms):
+        many = replace(many, step=_step(many.extent, lanes))
+        grid = [axis(f"g{number}", parts) for number, parts in enumerate(kept) if parts not in (chosen, turned)]
+        few = replace(few, step=few.extent)
+        return Nest((*grid, many), (few,), many, (few, many))
     rows = lanes if forms.maps <= _LIGHT else max(lanes // 2, 1)
     grid = [
         axis(ROWS, parts, _few(axis(ROWS, parts).extent, rows)) if parts == turned else axis(f"g{number}", parts)
@@ -191,6 +200,19 @@ def _turned(groups: Sequence[tuple[int, ...]], lane: tuple[int, ...], forms: For
     counts = {group: sum(linear.strides[group[-1]] == 1 for linear in apart) for group in groups}
     best = max(groups, key=lambda group: counts[group], default=None)
     return best if best is not None and counts[best] else None
+
+
+def _in_between(few: Axis, many: Axis, forms: Forms) -> bool:
+    """Whether a few elements side by side, which would leave most lanes idle, can be rows of tiles instead, and be
+    written in between each other: channels of a picture whose places lie side by side."""
+    if not isinstance(few.extent, int) or not 2 <= few.extent <= _FEW:
+        return False
+    one, apart = few.parts[-1], many.parts[-1]
+    read = zip(forms.loads, forms.looked_up, strict=True)
+    return all(linear.strides[apart] in (0, 1) and jumps.isdisjoint(many.parts) for linear, jumps in read) and all(
+        linear.strides[one] == 1 and linear.strides[apart] in range(few.extent, MOST_APART + 1)
+        for linear in forms.stores
+    )
 
 
 def _serial_tail(grid: Sequence[Axis], lane: Axis) -> int:

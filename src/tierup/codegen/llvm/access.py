@@ -46,7 +46,7 @@ def emit_load(frame: Frame, load: Load, scope: Scope) -> Value:
     def make(place: Place, chunk: int, lanes: int) -> str:
         spot = _spot(frame, load, layout, place, chunk, scope)
         repeated = lanes > 1 and spot.stride == 0 and spot.offsets is None
-        inside = _row_inside(frame, layout, place, scope)
+        inside = row_inside(frame, layout, place, scope)
         if inside is not None:
             first = pointer_to(frame, load, layout, (0,) * len(place), chunk, scope)
             spot = replace(spot, pointer=frame.writer.value(f"select i1 {inside}, ptr {spot.pointer}, ptr {first}"))
@@ -56,18 +56,21 @@ def emit_load(frame: Frame, load: Load, scope: Scope) -> Value:
 
 
 def emit_store(frame: Frame, store: Store, scope: Scope) -> None:
-    value, buffer = scope.values[store.arg], frame.buffers[store.buffer]
-    stored, layout = buffer.dtype, frame.layout(value.type)
-    at_once = "dot_bf16" in frame.target.dots and (buffer.mode == "scratch" or store.flush)
+    value, stored = scope.values[store.arg], frame.buffers[store.buffer].dtype
+    layout = frame.layout(value.type)
     for place in layout.places:
-        with _only_if(frame, _row_inside(frame, layout, place, scope)):
+        with _only_if(frame, row_inside(frame, layout, place, scope)):
             for chunk in range(layout.chunks):
                 spot = _spot(frame, store, layout, place, chunk, scope)
-                register = to_memory(
-                    frame.writer, value.parts[place][chunk], value.type.dtype, stored, layout.lanes,
-                    flush=store.flush, at_once=at_once,
-                )  # fmt: skip
-                _write(frame, stored, layout.lanes, register, spot)
+                _write(frame, stored, layout.lanes, as_stored(frame, store, value, place, chunk), spot)
+
+
+def as_stored(frame: Frame, store: Store, value: Value, place: Place, chunk: int) -> str:
+    """A register as what lies in the buffer."""
+    buffer, lanes = frame.buffers[store.buffer], frame.layout(value.type).lanes
+    at_once = "dot_bf16" in frame.target.dots and (buffer.mode == "scratch" or store.flush)
+    register, dtype = value.parts[place][chunk], value.type.dtype
+    return to_memory(frame.writer, register, dtype, buffer.dtype, lanes, flush=store.flush, at_once=at_once)
 
 
 @contextmanager
@@ -109,7 +112,7 @@ def _spot(frame: Frame, access: Load | Store, layout: Layout, place: Place, chun
     return _Spot(pointer, stride, offsets, joined(frame, layout.lanes, inside))
 
 
-def _row_inside(frame: Frame, layout: Layout, place: Place, scope: Scope) -> str | None:
+def row_inside(frame: Frame, layout: Layout, place: Place, scope: Scope) -> str | None:
     """Whether anything of a row of a tile lies inside, the first of which always does; None: it does.
 
     Processors take hundreds of cycles to access memory that nobody has, even if a mask leaves out every lane.
@@ -231,9 +234,7 @@ def _spread(frame: Frame, stored: DType, lanes: int, spot: _Spot) -> str:
 def _write(frame: Frame, stored: DType, lanes: int, value: str, spot: _Spot) -> None:
     w, kind, align = frame.writer, memory_type(stored, lanes), element_bytes(stored)
     side_by_side = lanes == 1 or (spot.stride == 1 and spot.offsets is None)
-    if side_by_side and spot.mask is None:
-        w.do(f"store {kind} {value}, ptr {spot.pointer}, align {align}")
-    elif lanes == 1 and spot.mask is not None:
+    if lanes == 1 and spot.mask is not None:
         there, after = w.fresh_label("store"), w.fresh_label("stored")
         w.branch(spot.mask, there, after)
         w.start(there)
@@ -241,18 +242,27 @@ def _write(frame: Frame, stored: DType, lanes: int, value: str, spot: _Spot) -> 
         w.jump(after)
         w.start(after)
     elif side_by_side:
-        _write_masked(frame, stored, lanes, value, spot, "store", "ptr", spot.pointer)
+        write_row(frame, stored, lanes, value, spot.pointer, spot.mask)
     else:
-        spread = _spread(frame, stored, lanes, spot)
-        _write_masked(frame, stored, lanes, value, spot, "scatter", f"<{lanes} x ptr>", spread)
+        spread, mask = _spread(frame, stored, lanes, spot), spot.mask or literal(DType.BOOL, True, lanes)
+        _write_masked(frame, stored, lanes, value, mask, "scatter", f"<{lanes} x ptr>", spread)
+
+
+def write_row(frame: Frame, stored: DType, lanes: int, value: str, pointer: str, mask: str | None) -> None:
+    """Elements that lie side by side."""
+    if mask is None:
+        kind, align = memory_type(stored, lanes), element_bytes(stored)
+        frame.writer.do(f"store {kind} {value}, ptr {pointer}, align {align}")
+    else:
+        _write_masked(frame, stored, lanes, value, mask, "store", "ptr", pointer)
 
 
 def _write_masked(
-    frame: Frame, stored: DType, lanes: int, value: str, spot: _Spot, word: str, pointers: str, where: str
+    frame: Frame, stored: DType, lanes: int, value: str, mask: str, word: str, pointers: str, where: str
 ) -> None:
     """LLVM's masked.store or masked.scatter."""
     w, kind, truth = frame.writer, memory_type(stored, lanes), vector("i1", lanes)
-    mask, align = spot.mask or literal(DType.BOOL, True, lanes), element_bytes(stored)
+    align = element_bytes(stored)
     name = f"llvm.masked.{word}.{mangled(kind)}.{'p0' if pointers == 'ptr' else f'v{lanes}p0'}"
     w.declarations.add(f"declare void @{name}({kind}, {pointers}, i32, {truth})")
     w.do(f"call void @{name}({kind} {value}, {pointers} {where}, i32 {align}, {truth} {mask})")

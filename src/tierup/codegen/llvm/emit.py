@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from tierup.codegen.llvm.access import emit_load, emit_store
 from tierup.codegen.llvm.ahead import fetch_ahead
 from tierup.codegen.llvm.frame import Frame, Scope, Value
+from tierup.codegen.llvm.interleave import emit_interleaved_store, interleaved_by
 from tierup.codegen.llvm.loops import emit_grid, emit_loop
 from tierup.codegen.llvm.operations import (
     emit_check,
@@ -59,7 +60,11 @@ def _statements(frame: Frame, body: Sequence[Statement], scope: Scope) -> None:
             case Loop():
                 emit_loop(frame, statement, scope, lambda inner, inside: _statements(frame, inner, inside))
             case Store():
-                emit_store(frame, statement, scope)
+                apart = interleaved_by(frame, statement, scope)
+                if apart is None:
+                    emit_store(frame, statement, scope)
+                else:
+                    emit_interleaved_store(frame, statement, scope, apart)
             case Check():
                 emit_check(frame, statement, scope)
             case _:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from tierup.codegen.llvm.access import chosen, joined, moved, pointer_to, read_row
+from tierup.codegen.llvm.access import chosen, joined, moved, pointer_to, read_row, row_inside
 from tierup.codegen.llvm.elements import register_type, vector
 from tierup.codegen.llvm.frame import Frame, Layout, Place, Scope, Value
 from tierup.codegen.llvm.writer import Writer
@@ -59,12 +59,18 @@ def _read_rows(
         for row_axis, row in zip(layout.rows, place, strict=True)
     ]
     inside_all = joined(frame, width, masks)
+    beginning = pointer_to(frame, load, layout, (0,) * len(place), 0, scope)  # which lies inside
     rows, at = [], pointer_to(frame, load, layout, place, chunk, scope)
+    row_there = row_inside(frame, layout, place, scope)
     for lane in range(layout.lanes):
-        within = frame.mask(scope, layout.lane, chunk * layout.lanes + lane, width, along_lanes=False)
+        number = chunk * layout.lanes + lane
+        within = frame.mask(scope, layout.lane, number, width, along_lanes=False)
         inside = joined(frame, width, [inside_all, within])
         at = moved(frame, load, at, frame.size(stride)) if lane else at
-        rows.append(chosen(frame, load, read_row(frame, stored, width, at, inside), inside, width, zeroed=True))
+        lane_there = frame.mask(scope, layout.lane, number, 1, along_lanes=False) if number else None
+        there = joined(frame, 1, [row_there, lane_there])
+        pointer = at if there is None else frame.writer.value(f"select i1 {there}, ptr {at}, ptr {beginning}")
+        rows.append(chosen(frame, load, read_row(frame, stored, width, pointer, inside), inside, width, zeroed=True))
     return rows
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 import re
 
 import numpy as np
@@ -60,6 +62,22 @@ WEAVE = """program weave(x: {stored} in, y: {stored} out) sizes 1 vector n {{
     store y[n * {apart} + c], %v
   }}
 }}"""
+# y[:, n] = x[n, :], of rows that may be further apart than they are long
+UNWEAVE = """program unweave(x: {stored} in, y: {stored} out) sizes 2 vector n {{
+  grid n < s0 step {columns}
+  for c < {rows} step {rows} {{
+    %v : {dtype}[c, n] = load x[n * {apart} + c] else 1
+    store y[c * s0 + n], %v
+  }}
+}}"""
+# y[r] = every third of row r of x, some rows at a time
+EVERY_THIRD = """program third(x: f32 in, r: i64 in, y: f32 out) sizes 2 vector n {
+  grid m < s1 step 4
+  grid n < s0 step 16
+  %r : i64[m] = load r[m] else 99999999
+  %v : f32[m, n] = load x[%r * 1000 + n * 3] else 7
+  store y[m * s0 + n], %v
+}"""
 
 
 # y = x rounded, denormals to zero
@@ -260,6 +278,46 @@ def test_woven_rows(dtypes: tuple[DType, DType], rows: int, apart: int) -> None:
             wanted[:, :rows] = x.T
             run(program, {"x": x, "y": y}, (size,))
             np.testing.assert_array_equal(y, wanted)
+
+
+@pytest.mark.parametrize(
+    "dtypes", [*((dtype, dtype) for dtype in ALL), (DType.F32, DType.F16), (DType.F64, DType.BF16)]
+)
+@pytest.mark.parametrize(("rows", "apart"), [(2, 2), (3, 3), (3, 4), (1, 2), (1, 4), (2, 8)])
+def test_rows_that_lie_in_between_each_other(dtypes: tuple[DType, DType], rows: int, apart: int) -> None:
+    """Nothing behind the last element is read: x ends there, at the end of a page that nobody may read beyond."""
+    words = {"dtype": dtypes[0].value, "stored": dtypes[1].value, "rows": rows, "apart": apart}
+    for columns in (16, 32, 4):
+        program = parse_program(UNWEAVE.format(**words, columns=columns))
+        assert "gather" not in emit_llvm(program, AVX512)
+        for size in (64, 33, 5, 1, 0):
+            whole = numbers(dtypes[1], size, apart)
+            x = at_the_end_of_a_page(whole.reshape(-1)[: max(0, size * apart - apart + rows)])
+            y = np.zeros((rows, size), dtypes[1].numpy)
+            run(program, {"x": x, "y": y}, (size, 0))
+            np.testing.assert_array_equal(y, whole[:, :rows].T)
+
+
+def test_every_third_of_rows_from_data() -> None:
+    program = parse_program(EVERY_THIRD)
+    assert "gather" not in emit_llvm(program, AVX512)
+    x, r = numbers(DType.F32, 5, 1000), np.array([4, 0, 2, 2, 1], np.int64)
+    for rows, size in ((5, 50), (4, 64), (1, 3)):
+        y = np.zeros((rows, size), np.float32)
+        run(program, {"x": x, "r": r[:rows], "y": y}, (size, rows))
+        np.testing.assert_array_equal(y, x[r[:rows], : 3 * size : 3])
+
+
+def at_the_end_of_a_page(array: np.ndarray) -> np.ndarray:
+    """A copy, behind which lies memory that nobody may read."""
+    size = -(-max(array.nbytes, 1) // mmap.PAGESIZE) * mmap.PAGESIZE
+    memory = mmap.mmap(-1, size + mmap.PAGESIZE)
+    raw = np.frombuffer(memory, np.uint8)
+    protect = ctypes.CDLL(None, use_errno=True).mprotect
+    assert protect(ctypes.c_void_p(raw.ctypes.data + size), mmap.PAGESIZE, 0) == 0
+    copy = raw[size - array.nbytes : size].view(array.dtype)
+    copy[...] = array
+    return copy
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)

@@ -74,3 +74,13 @@ def test_what_is_looked_up_is_not_woven() -> None:
     found = nest((1000, 3), (), forms, Strides(DimBuilder()), 16)
     assert found.lane is not None
     assert found.lane.parts == (1,)
+
+
+def test_real_and_imaginary_parts_are_read_and_written_in_between_each_other() -> None:
+    """Read as they lie, written so and apart: along the parts, two of sixteen lanes would be of use."""
+    as_it_lies, apart = Linear(0, (512, 2, 1)), Linear(0, (512, 1, 256))
+    forms = Forms([as_it_lies], [as_it_lies, apart], [], 1, [frozenset()])
+    found = nest((64, 256, 2), (), forms, Strides(DimBuilder()), 16)
+    assert found.lane is not None
+    assert found.lane.parts == (1,)
+    assert [axis.parts for axis in found.tiled] == [(2,), (1,)]

@@ -148,6 +148,26 @@ def test_a_transform_of_a_real_signal_that_is_written_as_a_complex_one(imaginary
     np.testing.assert_allclose(y[..., 0] + 1j * y[..., 1], wanted, atol=1e-6)  # rounded once
 
 
+def test_zeros_whose_number_is_known_only_in_the_call() -> None:
+    """What torch.onnx writes for the transform of a real signal."""
+    nodes = [
+        node("Shape", ["x"], ["sizes"]),
+        node("Expand", ["zero", "sizes"], ["i"]),
+        node("Concat", ["x", "i"], ["z"], axis=-1),
+        node("DFT", ["z"], ["y"], axis=1),
+    ]
+    zero = numpy_helper.from_array(np.zeros((), np.float32), "zero")
+    proto = model(nodes, [value("x", ["rows", 7, 1])], [value("y", ["rows", 7, 2])], [zero])
+    proto.opset_import[0].version = 17
+    imported = load_onnx(proto)
+    graph = lower_to_core(imported.graph, imported.weights)
+    (product,) = (found for found in graph.nodes if found.op == "core.matmul")
+    assert graph.type(product.inputs[1] or 0).shape == (7, 14)  # type: ignore[union-attr]
+    x = np.random.default_rng(0).standard_normal((3, 7, 1)).astype(np.float32)
+    (y,) = evaluate(graph, imported.weights, [x])
+    np.testing.assert_allclose(y[..., 0] + 1j * y[..., 1], np.fft.fft(x[..., 0].astype(np.float64)), atol=1e-6)
+
+
 @pytest.mark.parametrize(("x", "length", "attrs"), DFTS)
 def test_dft(x: Array, length: int | None, attrs: dict[str, Any]) -> None:
     count = None if length is None else np.array(length)

@@ -123,12 +123,14 @@ def nest(domain: Sequence[Dim], reduced: Sequence[int], forms: Forms, strides: S
 
     if serial:
         return _reducing(kept, serial, chosen, axis, lanes)
-    turned = _turned([parts for parts in kept if parts != chosen], chosen, forms)
-    if turned is not None and _in_between(few := axis(ROWS, chosen), many := axis(LANE, turned), forms):
-        many = replace(many, step=_step(many.extent, lanes))
-        grid = [axis(f"g{number}", parts) for number, parts in enumerate(kept) if parts not in (chosen, turned)]
-        few = replace(few, step=few.extent)
-        return Nest((*grid, many), (few,), many, (few, many))
+    others = [parts for parts in kept if parts != chosen]
+    few = axis(ROWS, chosen)
+    if (many := next((parts for parts in reversed(others) if _in_between(few, parts, forms)), None)) is not None:
+        few, lane = replace(few, step=few.extent), axis(LANE, many)
+        lane = replace(lane, step=_step(lane.extent, lanes))
+        grid = [axis(f"g{number}", parts) for number, parts in enumerate(kept) if parts not in (chosen, many)]
+        return Nest((*grid, lane), (few,), lane, (few, lane))
+    turned = _turned(others, chosen, forms)
     rows = lanes if forms.maps <= _LIGHT else max(lanes // 2, 1)
     grid = [
         axis(ROWS, parts, _few(axis(ROWS, parts).extent, rows)) if parts == turned else axis(f"g{number}", parts)
@@ -202,16 +204,21 @@ def _turned(groups: Sequence[tuple[int, ...]], lane: tuple[int, ...], forms: For
     return best if best is not None and counts[best] else None
 
 
-def _in_between(few: Axis, many: Axis, forms: Forms) -> bool:
-    """Whether a few elements side by side, which would leave most lanes idle, can be rows of tiles instead, and be
-    written in between each other: channels of a picture whose places lie side by side."""
+def _in_between(few: Axis, many: tuple[int, ...], forms: Forms) -> bool:
+    """Whether a few elements side by side, which would leave most lanes idle, can be rows of tiles instead, with lanes
+    along `many`: there all elements lie side by side, or a few apart with those rows in between, as the channels of a
+    picture do, or real and imaginary parts."""
     if not isinstance(few.extent, int) or not 2 <= few.extent <= _FEW:
         return False
-    one, apart = few.parts[-1], many.parts[-1]
+    least, one, apart = few.extent, few.parts[-1], many[-1]
+
+    def near(linear: Linear) -> bool:
+        woven = linear.strides[one] == 1 and linear.strides[apart] in range(least, MOST_APART + 1)
+        return woven or linear.strides[apart] == 1
+
     read = zip(forms.loads, forms.looked_up, strict=True)
-    return all(linear.strides[apart] in (0, 1) and jumps.isdisjoint(many.parts) for linear, jumps in read) and all(
-        linear.strides[one] == 1 and linear.strides[apart] in range(few.extent, MOST_APART + 1)
-        for linear in forms.stores
+    return all(map(near, forms.stores)) and all(
+        (near(linear) or linear.strides[apart] == 0) and jumps.isdisjoint(many) for linear, jumps in read
     )
 
 

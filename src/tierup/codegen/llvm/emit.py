@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from tierup.codegen.llvm.access import emit_load, emit_store
 from tierup.codegen.llvm.ahead import fetch_ahead
 from tierup.codegen.llvm.frame import Frame, Scope, Value
-from tierup.codegen.llvm.interleave import emit_interleaved_store, interleaved_by
+from tierup.codegen.llvm.interleave import emit_interleaved_store, emit_spaced_load, interleaved_by, spaced_by
 from tierup.codegen.llvm.loops import emit_grid, emit_loop
 from tierup.codegen.llvm.operations import (
     emit_check,
@@ -77,6 +77,8 @@ def _result(frame: Frame, statement: Fill | Load | Position | Map | Convert | Re
             return emit_fill(frame, statement)
         case Load():
             fetch_ahead(frame, statement, scope)
+            if (spaced := spaced_by(frame, statement, scope)) is not None:
+                return emit_spaced_load(frame, statement, scope, spaced)
             turned = turned_axis(frame, statement, scope)
             return emit_turned_load(frame, statement, scope, *turned) if turned else emit_load(frame, statement, scope)
         case Position():

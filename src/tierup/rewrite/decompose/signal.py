@@ -65,8 +65,16 @@ def _without_zeros(b: Core, x: ValueId) -> ValueId:
     (real, imaginary), last = joined.inputs, b.rank(x) - 1
     if real is None or imaginary is None or b.axis(joined.attrs["axis"], last + 1) != last or b.shape(real)[-1] != 1:
         return x
-    zeros = b.out.constant(imaginary)
-    return x if zeros is None or zeros.any() else real
+    return real if _is_zero(b, imaginary) else x
+
+
+def _is_zero(b: Core, value: ValueId) -> bool:
+    """Whether it is known to be zero, also where its size is known only in the call."""
+    spread = b.out.producer(value)
+    if spread is not None and spread.op in ("onnx.Expand", "core.broadcast") and spread.inputs[0] is not None:
+        return _is_zero(b, spread.inputs[0])
+    zeros = b.out.constant(value)
+    return zeros is not None and not zeros.any()
 
 
 def _dft(b: Core, n: Node) -> ValueId:

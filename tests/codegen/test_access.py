@@ -269,7 +269,7 @@ def weave(dtype: DType, stored: DType, rows: int, apart: int, columns: int) -> T
 @pytest.mark.parametrize(("rows", "apart"), [(2, 2), (3, 3), (3, 4), (4, 4), (2, 5), (4, 8), (1, 2)])
 def test_woven_rows(dtypes: tuple[DType, DType], rows: int, apart: int) -> None:
     dtype, stored = dtypes
-    for columns in (16, 32, 4):
+    for columns in (16, 32, 4, 1):
         program = weave(dtype, stored, rows, apart, columns)
         assert "scatter" not in emit_llvm(program, AVX512)
         for size in (64, 33, 5, 1, 0):
@@ -287,7 +287,7 @@ def test_woven_rows(dtypes: tuple[DType, DType], rows: int, apart: int) -> None:
 def test_rows_that_lie_in_between_each_other(dtypes: tuple[DType, DType], rows: int, apart: int) -> None:
     """Nothing behind the last element is read: x ends there, at the end of a page that nobody may read beyond."""
     words = {"dtype": dtypes[0].value, "stored": dtypes[1].value, "rows": rows, "apart": apart}
-    for columns in (16, 32, 4):
+    for columns in (16, 32, 4, 1):
         program = parse_program(UNWEAVE.format(**words, columns=columns))
         assert "gather" not in emit_llvm(program, AVX512)
         for size in (64, 33, 5, 1, 0):

@@ -33,7 +33,7 @@ def spaced_by(frame: Frame, load: Load, scope: Scope) -> Spaced | None:
     """How to read a tile whose lanes are a few elements apart; None where it is no such tile."""
     layout, strides = frame.layout(load.type), dict(load.index.axes)
     apart = strides.get(layout.lane or "", 0)
-    if layout.lanes & (layout.lanes - 1) or not isinstance(apart, int) or not 2 <= apart <= MOST_APART:
+    if layout.lanes == 1 or not isinstance(apart, int) or not 2 <= apart <= MOST_APART:
         return None
     target, small = frame.target, element_bytes(frame.buffers[load.buffer].dtype) < 4
     if not (target.avx512 or (target.x86 and not small)):  # others have no masks for what lies behind the last lane

@@ -79,6 +79,19 @@ def test_weights_that_are_no_constants() -> None:
     assert "core.conv_last" in left
 
 
+@pytest.mark.parametrize(("results", "groups"), [(8, 8), (12, 12), (4, 4), (36, 4)])
+def test_several_results_of_one_channel_are_channels_of_their_own(results: int, groups: int) -> None:
+    """Up to eight: the results of more fill vectors by themselves."""
+
+    def build(b: GraphBuilder) -> int:
+        return conv(b, f32(b, "n", 4, 6, 5), const(b, floats(results, 1, 3, 3)), stride=2, pad=1, group=4)
+
+    compare(build, floats(2, 4, 6, 5))
+    _, after, _ = turned(build)
+    (found,) = (node for node in after.nodes if node.op == "core.conv_last")
+    assert found.attrs["group"] == groups
+
+
 @pytest.mark.parametrize("keep", [0, 1])
 @pytest.mark.parametrize("axes", [(2, 3), (1,), (0, 1), (3,), (1, 2, 3)])
 def test_reductions_follow(axes: tuple[int, ...], keep: int) -> None:

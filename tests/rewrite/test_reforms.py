@@ -16,6 +16,7 @@ from tierup.ir.build import GraphBuilder
 from tierup.ir.graph import Attrs, Graph, Weights
 from tierup.ir.types import DType
 from tierup.ir.verify import verify
+from tierup.plan.attention import attention
 from tierup.reference.evaluate import evaluate
 from tierup.rewrite.rewrite import lower_to_core, simplify
 from tierup.rewrite.rules.reforms import padded_pool, reformed
@@ -435,3 +436,32 @@ def test_other_products_stay(left: tuple[int, ...], right: tuple[int, ...]) -> N
     """Of a matrix for all batches, a product reads each row once."""
     feeds = (floats(*left), floats(*right))
     assert compare(lambda b: b.op("core.matmul", f32(b, *left), f32(b, *right)), *feeds, sums=5) == ["core.matmul"]
+
+
+def softmax(b: GraphBuilder, scores: int) -> int:
+    top = b.op("core.reduce_max", scores, axes=(3,), keepdims=1)
+    above = b.op("core.exp", b.op("core.sub", scores, top))
+    return b.op("core.div", above, b.op("core.reduce_sum", above, axes=(3,), keepdims=1))
+
+
+def test_weights_of_attention_go_to_the_left() -> None:
+    """As models write it whose channels come first; the region is then one of attention."""
+
+    def build(b: GraphBuilder) -> int:
+        q, k, v = f32(b, 1, 2, 8, "n"), f32(b, 1, 2, 8, "n"), f32(b, 1, 2, 8, "n")
+        scores = b.op("core.matmul", b.op("core.transpose", q, perm=(0, 1, 3, 2)), k)
+        weights = b.op("core.transpose", softmax(b, scores), perm=(0, 1, 3, 2))
+        return b.op("core.matmul", v, weights)
+
+    left = compare(build, *(floats(1, 2, 8, 5) for _ in range(3)), sums=5)
+    assert left[-3:] == ["core.transpose", "core.matmul", "core.transpose"]
+    after = lower_to_core(*made(build))
+    (last,) = (i for i, node in enumerate(after.nodes) if node.op == "core.matmul" and i > 4)
+    assert attention(after, last) is not None
+
+
+def test_other_products_with_something_transposed_stay() -> None:
+    def build(b: GraphBuilder) -> int:
+        return b.op("core.matmul", f32(b, 1, 2, 8, 5), b.op("core.transpose", f32(b, 1, 2, 7, 5), perm=(0, 1, 3, 2)))
+
+    assert compare(build, floats(1, 2, 8, 5), floats(1, 2, 7, 5), sums=5) == ["core.transpose", "core.matmul"]

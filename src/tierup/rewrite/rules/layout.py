@@ -95,6 +95,8 @@ def _convolution(out: Rewriter, node: Node) -> Values | None:
     b = Core(out)
     data, matrix = _last(b, x), _matrix(b, w)
     group, strides = node.attrs["group"], tuple(node.attrs["strides"])
+    if group > 1 and shape[1] == 1 and isinstance(shape[0], int) and 1 < (each := shape[0] // group) <= _FEW_RESULTS:
+        data, group = _repeated(b, data, each), group * each
     many = not isinstance(shape[0], int) or shape[0] >= _FEW_RESULTS
     if many and prod(kernel) == prod(strides) == group == 1 and not any(out.content(pads) or (1,)):
         return [_first(b, b.matmul(data, matrix))]
@@ -104,6 +106,14 @@ def _convolution(out: Rewriter, node: Node) -> Values | None:
     if node.attrs.get("fill", 0):
         attrs["fill"] = node.attrs["fill"]
     return [_first(b, b.op("conv_last", data, matrix, pads, kernel_shape=kernel, **attrs))]
+
+
+def _repeated(b: Core, data: ValueId, times: int) -> ValueId:
+    """Every channel so many times, one beside the other: several results of one channel each are as many channels with
+    one result, which have a kernel with channels along the lanes. The others' would hold the few results of one."""
+    *places, channels = b.shape(data)
+    spread = b.broadcast(b.reshape(data, (*places, channels, 1)), (*places, channels, times))
+    return b.reshape(spread, (*places, b.dims.mul(channels, times)))
 
 
 def _is_for_winograd(b: Core, w: ValueId, geometry: tuple[object, ...]) -> bool:

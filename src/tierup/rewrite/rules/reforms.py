@@ -19,6 +19,7 @@ from tierup.rewrite.rules.ranking import by_passes, by_ranks
 from tierup.rewrite.rules.resizing import by_lookups
 from tierup.rewrite.rules.row import numbers
 from tierup.rewrite.rules.transposed import as_convolutions
+from tierup.rewrite.rules.weights_left import weights_on_the_left
 from tierup.rewrite.walk import Rewriter, Rule, Values
 
 
@@ -61,6 +62,7 @@ REFORMS = (
     Reform("places of maxima", ("core.pool_max",), "the better of two places of a window at a time", with_places),
     Reform("resize by lookups", ("core.resize",), "resize(x) = Σ x[index] · weight, axis by axis", by_lookups),
     Reform("row of a matrix", ("core.matmul",), "[i = 0, i = 1, …] · w = w[i]", row_of_matrix),
+    Reform("weights on the left", ("core.matmul",), "v · softmax(s)ᵀ = (softmax(s) · vᵀ)ᵀ", weights_on_the_left),
     Reform("single column", ("core.matmul",), "a · x = Σ a[…, k] · x[k] where x has one column", single_column),
     Reform("integer weight", ("core.matmul",), "a · (s · w) = s · (a · w)", integer_weight),
 )

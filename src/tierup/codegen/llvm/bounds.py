@@ -1,6 +1,7 @@
 """What floats in a tile program surely are: between two numbers, and no NaN, as far as its constants tell.
 
-A float that was clipped needs no check before it becomes an integer: quantised layers end so, on every element.
+A float that was clipped needs no check before it becomes an integer: quantised layers end so, on every element. The
+larger of a float and a number is one instruction, and not three.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ class Bounds(Struct, frozen=True):
     number: bool = False
 
 
+ANYTHING = Bounds()
+
+
 def float_bounds(body: Iterable[Statement]) -> dict[str, Bounds]:
     """The bounds of values by name, of those that have any. `body` has every statement, also those in loops."""
     found: dict[str, Bounds] = {}
@@ -29,18 +33,18 @@ def float_bounds(body: Iterable[Statement]) -> dict[str, Bounds]:
     for statement in body:
         if isinstance(statement, Fill) and statement.type.dtype.is_float and not isinstance(statement.value, Arg):
             value = float(statement.value)
-            found[statement.out] = Bounds() if isnan(value) else Bounds(value, value, True)
+            found[statement.out] = ANYTHING if isnan(value) else Bounds(value, value, True)
         elif isinstance(statement, Map) and statement.op == "lt":
             less[statement.out] = statement.args
         elif isinstance(statement, Map) and statement.type.dtype.is_float:
             bounds = _mapped(statement, found, less)
-            if bounds != Bounds():
+            if bounds != ANYTHING:
                 found[statement.out] = bounds
     return found
 
 
 def _mapped(map: Map, found: Mapping[str, Bounds], less: Mapping[str, tuple[str, ...]]) -> Bounds:
-    given = [found.get(name, Bounds()) for name in map.args]
+    given = [found.get(name, ANYTHING) for name in map.args]
     match map.op:
         case "min":
             a, b = given
@@ -56,10 +60,10 @@ def _mapped(map: Map, found: Mapping[str, Bounds], less: Mapping[str, tuple[str,
             a, b = given
             if all(isfinite(edge) for bounds in given for edge in (bounds.low, bounds.high)):
                 return Bounds(a.low + b.low, a.high + b.high, a.number and b.number)
-            return Bounds()
+            return ANYTHING
         case "select":
             return _chosen(map.args, given, found, less)
-    return Bounds()
+    return ANYTHING
 
 
 def _chosen(
@@ -71,9 +75,9 @@ def _chosen(
     if condition in less:
         smaller, larger = less[condition]
         if larger == yes:
-            a = Bounds(max(a.low, found.get(smaller, Bounds()).low), a.high, True)
+            a = Bounds(max(a.low, found.get(smaller, ANYTHING).low), a.high, True)
         elif smaller == yes:
-            a = Bounds(a.low, min(a.high, found.get(larger, Bounds()).high), True)
+            a = Bounds(a.low, min(a.high, found.get(larger, ANYTHING).high), True)
     return Bounds(min(a.low, b.low), max(a.high, b.high), a.number and b.number)
 
 

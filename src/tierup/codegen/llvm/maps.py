@@ -22,11 +22,13 @@ _FLOAT_COMPARE = {"eq": "oeq", "lt": "olt", "le": "ole"}
 _INTEGER_INSTRUCTIONS = {"add": "add", "sub": "sub", "mul": "mul", "and": "and", "or": "or", "xor": "xor"}
 
 
-def emit_map(writer: Writer, op: str, dtype: DType, lanes: int, args: list[str]) -> str:
-    """`op` on values of `dtype` (for `select`, that of the chosen ones)."""
+def emit_map(writer: Writer, op: str, dtype: DType, lanes: int, args: list[str], numbers: tuple[bool, ...] = ()) -> str:
+    """`op` on values of `dtype` (for `select`, that of the chosen ones). `numbers`: which of them surely are no NaN."""
     if op == "select":
         kind, truth = register_type(dtype, lanes), vector("i1", lanes)
         return writer.value(f"select {truth} {args[0]}, {kind} {args[1]}, {kind} {args[2]}")
+    if dtype.is_float and op in ("min", "max") and writer.second_of_nan:
+        return _extreme(writer, op, register_type(dtype, lanes), lanes, args, numbers or (False, False))
     if dtype.is_float:
         return _float(writer, op, dtype, lanes, args)
     if dtype is DType.BOOL:
@@ -38,8 +40,6 @@ def _float(writer: Writer, op: str, dtype: DType, lanes: int, args: list[str]) -
     kind = register_type(dtype, lanes)
     if op in _FLOAT_INSTRUCTIONS:
         return writer.value(f"{_FLOAT_INSTRUCTIONS[op]} {kind} {args[0]}, {args[1]}")
-    if op in ("min", "max") and writer.second_of_nan:
-        return _extreme(writer, op, kind, lanes, args)
     if op in _FLOAT_INTRINSICS:
         name = f"llvm.{_FLOAT_INTRINSICS[op]}.{mangled(kind)}"
         return writer.call(kind, name, *((kind, value) for value in args))
@@ -54,13 +54,16 @@ def _float(writer: Writer, op: str, dtype: DType, lanes: int, args: list[str]) -
     return writer.value(f"extractelement <1 x {kind}> {result}, i64 0")
 
 
-def _extreme(writer: Writer, op: str, kind: str, lanes: int, args: list[str]) -> str:
-    """x86's own min or max is the comparison and the choice; a NaN in its first operand is put back. LLVM's minimum and
-    maximum order -0 below 0, too, in twice as many instructions, one after the other."""
-    first, second = args if args[1].startswith("%") else reversed(args)  # constants are no NaN: nothing to put back
+def _extreme(writer: Writer, op: str, kind: str, lanes: int, args: list[str], numbers: tuple[bool, ...]) -> str:
+    """x86's own min or max is the comparison and the choice, and gives its second operand where one is NaN: a NaN in
+    the first is put back, unless that surely is a number, as the 0 of a ReLU. LLVM's minimum and maximum order -0 below
+    0, too, in twice as many instructions, one after the other."""
+    first, second = args if numbers[0] or not numbers[1] else reversed(args)
     truth = vector("i1", lanes)
     beats = writer.value(f"fcmp {'olt' if op == 'min' else 'ogt'} {kind} {first}, {second}")
     chosen = writer.value(f"select {truth} {beats}, {kind} {first}, {kind} {second}")
+    if any(numbers):
+        return chosen
     nan = writer.value(f"fcmp uno {kind} {first}, {first}")
     return writer.value(f"select {truth} {nan}, {kind} {first}, {kind} {chosen}")
 

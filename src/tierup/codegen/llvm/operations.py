@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from tierup.codegen.llvm.bounds import fits
+from tierup.codegen.llvm.bounds import ANYTHING, fits
 from tierup.codegen.llvm.elements import convert, literal, register_type, vector
 from tierup.codegen.llvm.frame import Frame, Place, Scope, Value
 from tierup.codegen.llvm.maps import emit_map
@@ -40,12 +40,13 @@ def emit_position(frame: Frame, position: Position, scope: Scope) -> Value:
 def emit_map_tile(frame: Frame, map: Map, scope: Scope) -> Value:
     args, layout = [scope.values[name] for name in map.args], frame.layout(map.type)
     dtype = args[-1].type.dtype  # of what is computed with: comparisons give bool, select chooses the last two
+    numbers = tuple(frame.bounds.get(name, ANYTHING).number for name in map.args)
 
     def make(place: Place, chunk: int, lanes: int) -> str:
         picked = [frame.pick(arg, layout, place, chunk) for arg in args]
         if map.op in WORD_DOTS:
             return emit_word_dot(frame.writer, map.op, lanes, picked, frame.target)
-        return emit_map(frame.writer, map.op, dtype, lanes, picked)
+        return emit_map(frame.writer, map.op, dtype, lanes, picked, numbers)
 
     return frame.value(map.type, make)
 

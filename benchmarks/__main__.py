@@ -19,7 +19,7 @@ from benchmarks.cases import check_names
 from benchmarks.choosing import choosing_benchmark
 from benchmarks.effort import CONTENDERS, Effort, tell
 from benchmarks.load import load_benchmark
-from benchmarks.models import models_benchmark, real_benchmark
+from benchmarks.models import models_benchmark, others_benchmark, real_benchmark
 from benchmarks.overhead import overhead_benchmark
 from benchmarks.products import products_benchmark
 from benchmarks.second import second_benchmark
@@ -38,6 +38,7 @@ BENCHMARKS: dict[str, tuple[Callable[[Effort], dict[str, object]], str]] = {
     "products": (products_benchmark, "matrix products against the roofline of the same run"),
     "models": (models_benchmark, "made models, settled, beside all peers"),
     "real": (real_benchmark, "published models, settled, beside all peers"),
+    "others": (others_benchmark, "made models from many fields that nothing was tuned to, settled, beside all peers"),
     "traffic": (traffic_benchmark, "lengths that change, in cold processes with a warm and with an empty cache"),
     "second": (second_benchmark, "the first calls of a second process, beside the first one when it has settled"),
     "load": (load_benchmark, "import, load, first answer and memory of the published models, beside ONNX Runtime"),
@@ -110,14 +111,20 @@ def parser() -> argparse.ArgumentParser:
     add("names", nargs="*", choices=[[], *BENCHMARKS], default=[], metavar="NAME", help="one of those below")
     add("--quick", action="store_true", help=f"a short look, which says little: {_quick_text()}")
     add("--rounds", type=int, help="rounds of each")
-    add("--seconds", type=float, default=0.3, help="length of a round of `models`, `real` and `callers` (0.3)")
+    add(
+        "--seconds", type=float, default=0.3, help="length of a round of `models`, `others`, `real` and `callers` (0.3)"
+    )
     add("--starts", type=int, default=2, help="fresh processes for first answers (2)")
     add("--calls", type=int, help="calls of `traffic` (2000)")
-    add("--cases", default="", help="of `models`, `real`, `traffic` and `load`: mlp-64,silero_vad; mlp means all of it")
+    add(
+        "--cases",
+        default="",
+        help="of `models`, `others`, `real`, `traffic` and `load`: mlp-64,silero_vad; mlp means all of it",
+    )
     add("--contenders", default=CONTENDERS, help=f"separated by commas ({CONTENDERS})")
     add("--doc", type=Path, help="also fill the tables into this document, between the marks that it has for each")
     add("--json", type=Path, help="also write all figures to this file")
-    add("--plot", type=Path, help="also draw `models` as SVG, and `real` beside it")
+    add("--plot", type=Path, help="also draw `models` as SVG, `others` and `real` beside it")
     return found
 
 

@@ -1,7 +1,7 @@
 """The models that figures are shown for, and what they are called with.
 
-Made ones are exported by `make_models.py` into .models/made, once, and get drawn inputs in the shapes given here. Real
-ones are fetched into .models by tests/models, and get the inputs kept there.
+Made ones are exported by `make_models.py` and `make_others.py` into .models/made, once, and get drawn inputs in the
+shapes given here. Real ones are fetched into .models by tests/models, and get the inputs kept there.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from benchmarks.effort import tell
 
 ROOT = Path(__file__).parent.parent
 MADE = ROOT / ".models" / "made"
-MAKER = Path(__file__).with_name("make_models.py")
+MAKER, OTHERS_MAKER = (Path(__file__).with_name(f"make_{name}.py") for name in ("models", "others"))
 NEEDED = ("torch", "transformers", "onnxscript")
 EXPORT_TIMEOUT_S = 1800
 
@@ -57,12 +57,23 @@ CASES = (
     Case("relu_ffn-1", "relu_ffn", ("x=1,1024",)),
     Case("relu_ffn-32", "relu_ffn", ("x=32,1024",), 1.15),
 )
+# Of models that nothing was tuned to, to see whether what holds for those above holds for them.
+OTHERS = tuple(
+    Case(f"other-{name}", name)
+    for name in (
+        "deberta", "gpt2", "llama", "llama_decode", "mamba", "fnet",
+        "whisper", "wav2vec2", "conformer", "hifigan", "wavenet",
+        "segformer", "dinov2", "mobilevit", "efficientnet", "regnet", "unet", "detector", "super_resolution",
+        "diffusion", "decoder",
+        "gru",
+    )
+)  # fmt: skip
 
 
-def choose(names: Iterable[str]) -> list[Case]:
+def choose(names: Iterable[str], cases: Iterable[Case] = CASES) -> list[Case]:
     """The made cases with these names, or of these models; all of them where none is named."""
     wanted = set(names)
-    return [case for case in CASES if not wanted or {case.name, case.model} & wanted]
+    return [case for case in cases if not wanted or {case.name, case.model} & wanted]
 
 
 def real_cases(names: Iterable[str]) -> list[RealCase]:
@@ -78,7 +89,7 @@ def real_cases(names: Iterable[str]) -> list[RealCase]:
 
 def check_names(names: Iterable[str]) -> None:
     """Ends the program where a name is no case of any benchmark."""
-    known = {*real.NAMES, *(name for case in CASES for name in (case.name, case.model))}
+    known = {*real.NAMES, *(name for case in (*CASES, *OTHERS) for name in (case.name, case.model))}
     for name in names:
         if name not in known:
             sys.exit(f"there is no case '{name}'; there are {', '.join(sorted(known))}")
@@ -95,7 +106,8 @@ def model_path(model: str) -> Path:
     tell(f"making {path.relative_to(ROOT)}")
     # Beside its place first: an export that is cut off must not be taken for a model.
     beside = MADE / "unfinished"
-    subprocess.run([sys.executable, str(MAKER), str(beside), model], check=True, timeout=EXPORT_TIMEOUT_S)
+    maker = OTHERS_MAKER if any(case.model == model for case in OTHERS) else MAKER
+    subprocess.run([sys.executable, str(maker), str(beside), model], check=True, timeout=EXPORT_TIMEOUT_S)
     (beside / path.name).rename(path)
     beside.rmdir()
     return path

@@ -131,13 +131,13 @@ def export(out, name, model, args, inputs, dynamic):
     print(f"{name}: {path.stat().st_size / 2**20:.1f} MiB", flush=True)
 
 
-def main():
-    out, *names = sys.argv[1:]
+def write(models, out, *names):
+    """Exports the models with these names, or all, into a folder."""
     pathlib.Path(out).mkdir(parents=True, exist_ok=True)
-    for name in names or MODELS:
+    for name in names or models:
         torch.manual_seed(0)
-        export(out, name, *MODELS[name]())
+        export(out, name, *models[name]())
 
 
 if __name__ == "__main__":
-    main()
+    write(MODELS, *sys.argv[1:])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks.cases import CASES, choose, model_path, real_cases, source
+from benchmarks.cases import CASES, OTHERS, choose, model_path, real_cases, source
 from benchmarks.effort import SEED, SETS, Effort, options, tell
 from benchmarks.tables import print_details, print_mean, print_narrow, print_summary
 from tierup.bench.plot import plot
@@ -25,6 +25,18 @@ def models_benchmark(effort: Effort) -> dict[str, object]:
         settings = options(effort, path, source(case.model), ROUNDS, every=True)
         records[case.name] = measure_rounds(settings, inputs.for_rounds())
     return _show(records, effort.plot, "Settled calls", {case.name: case.goal for case in CASES})
+
+
+def others_benchmark(effort: Effort) -> dict[str, object]:
+    """The models of make_others.py, on drawn inputs."""
+    records: dict[str, Record] = {}
+    for case in choose(effort.cases, OTHERS):
+        path = model_path(case.model)
+        tell(f"measuring {case.name}")
+        inputs = Inputs(path, [], case.shapes, SETS, SEED)
+        records[case.name] = measure_rounds(options(effort, path, "", ROUNDS), inputs.for_rounds())
+    file = effort.plot.with_stem(f"{effort.plot.stem}-others") if effort.plot else None
+    return _show(records, file, "Settled calls of other models")
 
 
 def real_benchmark(effort: Effort) -> dict[str, object]:

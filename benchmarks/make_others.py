@@ -1,0 +1,441 @@
+#!/usr/bin/env python3
+"""Writes models that nothing was tuned to as ONNX: architectures from many fields, random weights, two to four layers.
+
+    make_others.py DIR [NAME ...]        needs torch, transformers, onnxscript
+
+Language   deberta, gpt2, llama, llama_decode (one token and a cache), mamba, fnet
+Sound      whisper, wav2vec2, conformer, hifigan, wavenet
+Pictures   segformer, dinov2, mobilevit, efficientnet, regnet, unet, detector, super_resolution
+Diffusion  diffusion (a U-Net with attention to a text), decoder (of a VAE)
+Others     gru
+"""
+
+import math
+import sys
+import warnings
+
+import torch
+import transformers as hf
+from make_models import write
+from torch import nn
+from torch.nn import functional as F
+
+warnings.filterwarnings("ignore")
+SMALL = {"num_hidden_layers": 3, "hidden_size": 384, "num_attention_heads": 6, "intermediate_size": 1536}
+CAUSAL = {"num_hidden_layers": 3, "hidden_size": 512, "num_attention_heads": 8, "num_key_value_heads": 2,
+          "intermediate_size": 1376, "vocab_size": 8000}  # fmt: skip
+
+
+class Call(nn.Module):
+    """A module, and what of its answer is wanted."""
+
+    def __init__(self, inner, call):
+        super().__init__()
+        self.inner, self.call = inner, call
+
+    def forward(self, *args):
+        return self.call(self.inner, *args)
+
+
+def text(model, mask=True):
+    ids = torch.randint(0, 900, (1, 64))
+    if mask:
+        call = Call(model, lambda m, i, a: m(input_ids=i, attention_mask=a)[0])
+        return call, (ids, torch.ones_like(ids)), ["ids", "mask"], None
+    return Call(model, lambda m, i: m(input_ids=i)[0]), (ids,), ["ids"], None
+
+
+def picture(model, size):
+    return Call(model, lambda m, x: m(x)[0]), (torch.randn(1, 3, size, size),), ["x"], None
+
+
+class Decode(nn.Module):
+    """The next token after those in the cache."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, ids, mask, *kept):
+        cache = hf.DynamicCache()
+        for layer in range(len(kept) // 2):
+            cache.update(kept[2 * layer], kept[2 * layer + 1], layer)
+        answer = self.model(input_ids=ids, attention_mask=mask, past_key_values=cache, use_cache=True)
+        return (
+            answer.logits,
+            *(part for layer in answer.past_key_values.layers for part in (layer.keys, layer.values)),
+        )
+
+
+def llama_decode():
+    model = hf.LlamaForCausalLM(hf.LlamaConfig(**CAUSAL))
+    kept = [torch.randn(1, 2, 64, 64) for _ in range(6)]
+    args = (torch.randint(0, 900, (1, 1)), torch.ones(1, 65, dtype=torch.long), *kept)
+    return Decode(model), args, ["ids", "mask", *(f"kept{number}" for number in range(6))], None
+
+
+class ConformerBlock(nn.Module):
+    def __init__(self, width=192, heads=4):
+        super().__init__()
+        self.before, self.after = (
+            nn.Sequential(nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.SiLU(), nn.Linear(4 * width, width))
+            for _ in range(2)
+        )
+        self.norm, self.middle, self.last = (nn.LayerNorm(width) for _ in range(3))
+        self.sides, self.out, self.heads = nn.Linear(width, 3 * width), nn.Linear(width, width), heads
+        self.wide, self.back = nn.Conv1d(width, 2 * width, 1), nn.Conv1d(width, width, 1)
+        self.deep, self.scale = nn.Conv1d(width, width, 31, padding=15, groups=width), nn.BatchNorm1d(width)
+
+    def forward(self, x):
+        x = x + 0.5 * self.before(x)
+        batch, length, width = x.shape
+        sides = self.sides(self.norm(x)).view(batch, length, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
+        seen = F.scaled_dot_product_attention(*sides).transpose(1, 2).reshape(batch, length, width)
+        x = x + self.out(seen)
+        y = F.glu(self.wide(self.middle(x).transpose(1, 2)), 1)
+        x = x + self.back(F.silu(self.scale(self.deep(y)))).transpose(1, 2)
+        return self.last(x + 0.5 * self.after(x))
+
+
+class Conformer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.front = nn.Sequential(nn.Conv2d(1, 64, 3, 2), nn.ReLU(), nn.Conv2d(64, 64, 3, 2), nn.ReLU())
+        self.into, self.blocks = nn.Linear(64 * 19, 192), nn.Sequential(*(ConformerBlock() for _ in range(4)))
+        self.words = nn.Linear(192, 500)
+
+    def forward(self, x):
+        y = self.front(x[:, None]).transpose(1, 2).flatten(2)
+        return self.words(self.blocks(self.into(y))).log_softmax(-1)
+
+
+class Dilated(nn.Module):
+    """HiFi-GAN's residual block."""
+
+    def __init__(self, channels, kernel):
+        super().__init__()
+        self.far = nn.ModuleList(
+            nn.Conv1d(channels, channels, kernel, dilation=d, padding=d * (kernel - 1) // 2) for d in (1, 3, 5)
+        )
+        self.near = nn.ModuleList(nn.Conv1d(channels, channels, kernel, padding=(kernel - 1) // 2) for _ in range(3))
+
+    def forward(self, x):
+        for far, near in zip(self.far, self.near, strict=True):
+            x = x + near(F.leaky_relu(far(F.leaky_relu(x, 0.1)), 0.1))
+        return x
+
+
+class HifiGan(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.front, self.ups, self.blocks, width = (
+            nn.Conv1d(80, 256, 7, padding=3),
+            nn.ModuleList(),
+            nn.ModuleList(),
+            256,
+        )
+        for kernel, times in ((16, 8), (16, 8), (4, 2), (4, 2)):
+            self.ups.append(nn.ConvTranspose1d(width, width // 2, kernel, times, padding=(kernel - times) // 2))
+            width //= 2
+            self.blocks.append(nn.ModuleList([Dilated(width, 3), Dilated(width, 7)]))
+        self.back = nn.Conv1d(width, 1, 7, padding=3)
+
+    def forward(self, x):
+        x = self.front(x)
+        for up, blocks in zip(self.ups, self.blocks, strict=True):
+            x = up(F.leaky_relu(x, 0.1))
+            x = sum(block(x) for block in blocks) / len(blocks)
+        return torch.tanh(self.back(F.leaky_relu(x)))
+
+
+class WaveNet(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.front, self.back = nn.Conv1d(1, 64, 1), nn.Conv1d(64, 30, 1)
+        steps = [2 ** (number % 8) for number in range(16)]
+        self.gates = nn.ModuleList(nn.Conv1d(64, 128, 3, dilation=step, padding=step) for step in steps)
+        self.rests = nn.ModuleList(nn.Conv1d(64, 128, 1) for _ in steps)
+
+    def forward(self, x):
+        x, skipped = self.front(x), 0
+        for gate, rest in zip(self.gates, self.rests, strict=True):
+            a, b = gate(x).chunk(2, 1)
+            more, skip = rest(torch.tanh(a) * torch.sigmoid(b)).chunk(2, 1)
+            x, skipped = x + more, skipped + skip
+        return self.back(F.relu(skipped))
+
+
+def twice(before, after):
+    """Two convolutions with group norms."""
+    parts = [[nn.Conv2d(width, after, 3, padding=1), nn.GroupNorm(8, after), nn.SiLU()] for width in (before, after)]
+    return nn.Sequential(*parts[0], *parts[1])
+
+
+class UNet(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.down = nn.ModuleList(twice(a, b) for a, b in ((3, 32), (32, 64), (64, 128), (128, 256)))
+        self.up = nn.ModuleList(nn.ConvTranspose2d(2 * width, width, 2, 2) for width in (128, 64, 32))
+        self.join = nn.ModuleList(twice(2 * width, width) for width in (128, 64, 32))
+        self.out = nn.Conv2d(32, 4, 1)
+
+    def forward(self, x):
+        kept = []
+        for number, down in enumerate(self.down):
+            x = down(F.max_pool2d(x, 2) if number else x)
+            kept.append(x)
+        kept.pop()
+        for up, join in zip(self.up, self.join, strict=True):
+            x = join(torch.cat([up(x), kept.pop()], 1))
+        return self.out(x)
+
+
+def normed(before, after, kernel=3, stride=1):
+    conv = nn.Conv2d(before, after, kernel, stride, kernel // 2, bias=False)
+    return nn.Sequential(conv, nn.BatchNorm2d(after), nn.SiLU())
+
+
+class Split(nn.Module):
+    """YOLO's block: half of the channels go through convolutions, and everything on the way is joined."""
+
+    def __init__(self, width, count=2):
+        super().__init__()
+        half = width // 2
+        self.first, self.last = normed(width, width, 1), normed((2 + count) * half, width, 1)
+        self.inner = nn.ModuleList(nn.Sequential(normed(half, half), normed(half, half)) for _ in range(count))
+
+    def forward(self, x):
+        parts = [*self.first(x).chunk(2, 1)]
+        for inner in self.inner:
+            parts.append(parts[-1] + inner(parts[-1]))
+        return self.last(torch.cat(parts, 1))
+
+
+class Detector(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fine = nn.Sequential(
+            normed(3, 32, 3, 2), normed(32, 64, 3, 2), Split(64), normed(64, 128, 3, 2), Split(128)
+        )
+        self.coarse, self.joined = nn.Sequential(normed(128, 192, 3, 2), Split(192)), normed(4 * 192, 192, 1)
+        self.both, self.heads = Split(320), nn.ModuleList(nn.Conv2d(width, 64 + 20, 1) for width in (320, 192))
+
+    def forward(self, x):
+        fine = self.fine(x)
+        parts = [self.coarse(fine)]
+        for _ in range(3):
+            parts.append(F.max_pool2d(parts[-1], 5, 1, 2))
+        coarse = self.joined(torch.cat(parts, 1))
+        both = self.both(torch.cat([F.interpolate(coarse, scale_factor=2.0, mode="nearest"), fine], 1))
+        found = torch.cat([head(y).flatten(2) for head, y in zip(self.heads, (both, coarse), strict=True)], 2)
+        edges, classes = found.split([64, 20], 1)
+        edges = (edges.view(1, 4, 16, -1).softmax(2) * torch.arange(16.0).view(1, 1, 16, 1)).sum(2)
+        return torch.cat([edges, classes.sigmoid()], 1)
+
+
+class Dense(nn.Module):
+    """ESRGAN's block."""
+
+    def __init__(self):
+        super().__init__()
+        self.convs = nn.ModuleList(nn.Conv2d(32 + 16 * n, 16 if n < 4 else 32, 3, padding=1) for n in range(5))
+
+    def forward(self, x):
+        parts = [x]
+        for conv in self.convs:
+            parts.append(F.leaky_relu(conv(torch.cat(parts, 1)), 0.2))
+        return x + 0.2 * parts[-1]
+
+
+class SuperResolution(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.front, self.blocks = nn.Conv2d(3, 32, 3, padding=1), nn.Sequential(*(Dense() for _ in range(4)))
+        self.wide, self.back = nn.Conv2d(32, 128, 3, padding=1), nn.Conv2d(32, 3, 3, padding=1)
+
+    def forward(self, x):
+        y = self.front(x)
+        return self.back(F.leaky_relu(F.pixel_shuffle(self.wide(y + self.blocks(y)), 2), 0.2))
+
+
+class Crossed(nn.Module):
+    """Attention of places to each other and to a text, and a gated feed-forward."""
+
+    def __init__(self, width, other=256, heads=8):
+        super().__init__()
+        self.heads, self.front = heads, nn.GroupNorm(32, width)
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(3))
+        self.own, self.query = nn.Linear(width, 3 * width, bias=False), nn.Linear(width, width, bias=False)
+        self.given, self.outs = (
+            nn.Linear(other, 2 * width, bias=False),
+            nn.ModuleList(nn.Linear(width, width) for _ in range(2)),
+        )
+        self.gated, self.back = nn.Linear(width, 8 * width), nn.Linear(4 * width, width)
+
+    def attend(self, query, key, value):
+        sides = [
+            side.view(*side.shape[:2], self.heads, side.shape[2] // self.heads).transpose(1, 2)
+            for side in (query, key, value)
+        ]
+        return F.scaled_dot_product_attention(*sides).transpose(1, 2).reshape(query.shape)
+
+    def forward(self, x, given):
+        y = self.front(x).flatten(2).transpose(1, 2)
+        y = y + self.outs[0](self.attend(*self.own(self.norms[0](y)).chunk(3, -1)))
+        y = y + self.outs[1](self.attend(self.query(self.norms[1](y)), *self.given(given).chunk(2, -1)))
+        a, gate = self.gated(self.norms[2](y)).chunk(2, -1)
+        y = y + self.back(a * F.gelu(gate))
+        return x + y.transpose(1, 2).reshape(x.shape)
+
+
+class Timed(nn.Module):
+    """Two convolutions with a bias that depends on the time."""
+
+    def __init__(self, before, after):
+        super().__init__()
+        self.norms = nn.ModuleList(nn.GroupNorm(32, width) for width in (before, after))
+        self.convs = nn.ModuleList(nn.Conv2d(width, after, 3, padding=1) for width in (before, after))
+        self.bias, self.skip = nn.Linear(512, after), nn.Conv2d(before, after, 1)
+
+    def forward(self, x, time):
+        y = self.convs[0](F.silu(self.norms[0](x))) + self.bias(F.silu(time))[:, :, None, None]
+        return self.skip(x) + self.convs[1](F.silu(self.norms[1](y)))
+
+
+class Diffusion(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.front, self.back = nn.Conv2d(4, 128, 3, padding=1), nn.Conv2d(128, 4, 3, padding=1)
+        self.time = nn.Sequential(nn.Linear(128, 512), nn.SiLU(), nn.Linear(512, 512))
+        self.blocks = nn.ModuleList(Timed(a, b) for a, b in ((128, 128), (128, 256), (384, 128)))
+        self.crossed = nn.ModuleList(Crossed(width) for width in (128, 256, 128))
+        self.down, self.norm = nn.Conv2d(128, 128, 3, 2, 1), nn.GroupNorm(32, 128)
+
+    def forward(self, x, time, given):
+        angles = time[:, None] * torch.exp(torch.arange(64) * (-math.log(10000) / 64))
+        time = self.time(torch.cat([angles.cos(), angles.sin()], -1))
+        x = self.crossed[0](self.blocks[0](self.front(x), time), given)
+        y = self.crossed[1](self.blocks[1](self.down(x), time), given)
+        y = torch.cat([F.interpolate(y, scale_factor=2.0, mode="nearest"), x], 1)
+        return self.back(F.silu(self.norm(self.crossed[2](self.blocks[2](y, time), given))))
+
+
+class Places(nn.Module):
+    """Attention among the places of a picture, as a VAE has it: v · softmax(…)ᵀ."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.norm = nn.GroupNorm(32, width)
+        self.query, self.key, self.value, self.out = (nn.Conv2d(width, width, 1) for _ in range(4))
+
+    def forward(self, x):
+        y = self.norm(x)
+        q, k, v = (side(y).flatten(2) for side in (self.query, self.key, self.value))
+        weights = torch.softmax(torch.bmm(q.permute(0, 2, 1), k) * q.shape[1] ** -0.5, 2)
+        return x + self.out(torch.bmm(v, weights.permute(0, 2, 1)).reshape(x.shape))
+
+
+def decoder():
+    def up(before, after):
+        return [
+            nn.GroupNorm(32, before),
+            nn.SiLU(),
+            nn.Upsample(scale_factor=2.0),
+            nn.Conv2d(before, after, 3, padding=1),
+        ]
+
+    parts = [nn.Conv2d(4, 128, 3, padding=1), Places(128), *up(128, 128), *up(128, 64)]
+    net = nn.Sequential(*parts, nn.GroupNorm(32, 64), nn.SiLU(), nn.Conv2d(64, 3, 3, padding=1))
+    return net, (torch.randn(1, 4, 32, 32),), ["x"], None
+
+
+class Gru(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words, self.inner = nn.Embedding(2000, 128), nn.GRU(128, 128, 2, batch_first=True, bidirectional=True)
+        self.score, self.out = nn.Linear(256, 1), nn.Linear(256, 50)
+
+    def forward(self, ids):
+        y, _ = self.inner(self.words(ids))
+        return self.out((torch.softmax(self.score(torch.tanh(y)), 1) * y).sum(1))
+
+
+def sound(model, *shape):
+    return Call(model, lambda m, x: m(x)[0]), (torch.randn(1, *shape),), ["x"], None
+
+
+def plain(model, *args, names=("x",)):
+    return model, args, list(names), None
+
+
+OTHERS = {
+    "deberta": lambda: text(
+        hf.DebertaV2Model(
+            hf.DebertaV2Config(**SMALL, relative_attention=True, position_buckets=256, pos_att_type=["p2c", "c2p"])
+        )
+    ),
+    "gpt2": lambda: text(
+        hf.GPT2LMHeadModel(hf.GPT2Config(n_layer=3, n_embd=384, n_head=6, use_cache=False, vocab_size=8000)), mask=False
+    ),
+    "llama": lambda: text(hf.LlamaForCausalLM(hf.LlamaConfig(**CAUSAL, use_cache=False)), mask=False),
+    "llama_decode": llama_decode,
+    "mamba": lambda: text(
+        hf.MambaModel(hf.MambaConfig(num_hidden_layers=2, hidden_size=128, use_cache=False, vocab_size=1000)),
+        mask=False,
+    ),
+    "fnet": lambda: text(
+        hf.FNetModel(hf.FNetConfig(num_hidden_layers=2, hidden_size=256, intermediate_size=1024)), mask=False
+    ),
+    "whisper": lambda: sound(
+        hf.WhisperModel(
+            hf.WhisperConfig(
+                encoder_layers=2,
+                decoder_layers=1,
+                d_model=384,
+                encoder_attention_heads=6,
+                decoder_attention_heads=6,
+                encoder_ffn_dim=1536,
+                decoder_ffn_dim=1536,
+            )
+        ).encoder,
+        80,
+        3000,
+    ),
+    "wav2vec2": lambda: sound(hf.Wav2Vec2Model(hf.Wav2Vec2Config(**SMALL)), 16000),
+    "conformer": lambda: plain(Conformer(), torch.randn(1, 300, 80)),
+    "hifigan": lambda: plain(HifiGan(), torch.randn(1, 80, 60)),
+    "wavenet": lambda: plain(WaveNet(), torch.randn(1, 1, 4000)),
+    "segformer": lambda: picture(hf.SegformerForSemanticSegmentation(hf.SegformerConfig(num_labels=20)), 256),
+    "dinov2": lambda: picture(
+        hf.Dinov2Model(hf.Dinov2Config(hidden_size=384, num_hidden_layers=4, num_attention_heads=6)), 224
+    ),
+    "mobilevit": lambda: picture(hf.MobileViTForImageClassification(hf.MobileViTConfig(num_labels=100)), 256),
+    "efficientnet": lambda: picture(
+        hf.EfficientNetForImageClassification(
+            hf.EfficientNetConfig(width_coefficient=1.0, depth_coefficient=1.0, hidden_dim=1280, num_labels=100)
+        ),
+        224,
+    ),
+    "regnet": lambda: picture(
+        hf.RegNetForImageClassification(
+            hf.RegNetConfig(embedding_size=32, hidden_sizes=[72, 168, 408, 912], depths=[2, 4, 6, 1], groups_width=24)
+        ),
+        224,
+    ),
+    "unet": lambda: plain(UNet(), torch.randn(1, 3, 128, 128)),
+    "detector": lambda: plain(Detector(), torch.randn(1, 3, 256, 256)),
+    "super_resolution": lambda: plain(SuperResolution(), torch.randn(1, 3, 64, 64)),
+    "diffusion": lambda: plain(
+        Diffusion(),
+        torch.randn(1, 4, 32, 32),
+        torch.tensor([3.0]),
+        torch.randn(1, 77, 256),
+        names=("x", "time", "given"),
+    ),
+    "decoder": decoder,
+    "gru": lambda: plain(Gru(), torch.randint(0, 900, (1, 80)), names=("ids",)),
+}
+
+
+if __name__ == "__main__":
+    write(OTHERS, *sys.argv[1:])

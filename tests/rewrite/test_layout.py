@@ -92,6 +92,21 @@ def test_several_results_of_one_channel_are_channels_of_their_own(results: int, 
     assert found.attrs["group"] == groups
 
 
+@pytest.mark.parametrize(
+    ("length", "channels", "dilation", "written"),
+    [(600, 16, 8, True), ("n", 16, 8, True), (600, 16, 2, False), (600, 8, 8, False), (100, 16, 8, False)],
+)
+def test_zeros_are_written_where_windows_reach_far(length: Any, channels: int, dilation: int, written: bool) -> None:
+    def build(b: GraphBuilder) -> int:
+        x, w = f32(b, 1, channels, length), const(b, floats(9, channels, 3))
+        attrs = {"group": 1, "strides": (1,), "dilations": (dilation,)}
+        return b.op("core.conv", x, w, ints(b, dilation, 3), **attrs)
+
+    left = compare(build, floats(1, channels, 600 if length == "n" else length))
+    assert ("core.concat" in left) == written
+    assert "core.conv_last" in left
+
+
 @pytest.mark.parametrize("keep", [0, 1])
 @pytest.mark.parametrize("axes", [(2, 3), (1,), (0, 1), (3,), (1, 2, 3)])
 def test_reductions_follow(axes: tuple[int, ...], keep: int) -> None:

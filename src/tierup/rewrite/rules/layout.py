@@ -22,11 +22,14 @@ from tierup.ir.ops.core import ELEMENTWISE
 from tierup.ir.types import Dim, DType, Shape
 from tierup.rewrite.decompose.core import Core, Declined
 from tierup.rewrite.fold import computed_constant
+from tierup.rewrite.rules.row import numbers
 from tierup.rewrite.walk import Rewriter, Values
 
 CHANNELED = ("core.conv", "core.pool_max", "core.pool_sum")  # without any, transposes are of no channels
 _FEW_RESULTS = 8  # below, convolutions have a kernel that does not waste most of a vector on them, and products none
 _WINOGRAD_CHANNELS = 16  # on both sides
+_FAR = 8  # places between the ends of a window that are worth writing zeros out, of at least so many channels, places
+_PADDED_CHANNELS, _MANY_PLACES = 16, 512
 _MOST_PLACES = 32  # of a pooling window: each is one read in the same loop
 
 
@@ -101,11 +104,24 @@ def _convolution(out: Rewriter, node: Node) -> Values | None:
     if many and prod(kernel) == prod(strides) == group == 1 and not any(out.content(pads) or (1,)):
         return [_first(b, b.matmul(data, matrix))]
     dilations = tuple(node.attrs["dilations"])
+    if many and len(kernel) == group == 1 and (kernel[0] - 1) * dilations[0] >= _FAR and not node.attrs.get("fill", 0):
+        data, pads = _padded(b, data, pads)
     algorithm = "winograd" if _is_for_winograd(b, w, (kernel, strides, dilations, group)) else "direct"
     attrs = {"group": group, "strides": strides, "dilations": dilations, "algorithm": algorithm}
     if node.attrs.get("fill", 0):
         attrs["fill"] = node.attrs["fill"]
     return [_first(b, b.op("conv_last", data, matrix, pads, kernel_shape=kernel, **attrs))]
+
+
+def _padded(b: Core, data: ValueId, pads: ValueId) -> tuple[ValueId, ValueId]:
+    """Data with one spatial axis and zeros around it, and what is left to pad. The kernel of a convolution copies what
+    is padded for every tile of places, with all that its windows reach: a third of the time where that is far."""
+    (batch, places, channels), widths = b.shape(data), numbers(b.out, pads)
+    short = isinstance(places, int) and places < _MANY_PLACES
+    if widths is None or not any(widths) or short or not isinstance(channels, int) or channels < _PADDED_CHANNELS:
+        return data, pads
+    before, after = (b.broadcast(b.like(0, data), (batch, width, channels)) for width in widths)
+    return b.concat([before, data, after], 1), b.integers([0, 0])  # a pad would be filled before it is written
 
 
 def _repeated(b: Core, data: ValueId, times: int) -> ValueId:

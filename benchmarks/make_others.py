@@ -46,10 +46,14 @@ def text(model, mask=True):
 
 
 def picture(model, size):
-    for layer in model.modules():  # default initialisation lets activations vanish in deep nets
+    x = torch.randn(1, 3, size, size)
+    for layer in model.modules():  # or activations vanish in deep nets
         if isinstance(layer, nn.Conv2d):
             nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
-    return Call(model, lambda m, x: m(x)[0]), (torch.randn(1, 3, size, size),), ["x"], None
+        if isinstance(layer, nn.BatchNorm2d):
+            layer.momentum = None  # it learns what comes
+    model.train()(x)
+    return Call(model, lambda m, x: m(x)[0]), (x,), ["x"], None
 
 
 class Decode(nn.Module):

@@ -94,7 +94,15 @@ def test_several_results_of_one_channel_are_channels_of_their_own(results: int, 
 
 @pytest.mark.parametrize(
     ("length", "channels", "dilation", "written"),
-    [(600, 16, 8, True), ("n", 16, 8, True), (600, 16, 2, False), (600, 8, 8, False), (100, 16, 8, False)],
+    [
+        (600, 16, 8, True),
+        ("n", 16, 8, True),
+        (600, 16, 2, False),
+        (600, 8, 8, False),
+        (100, 16, 8, False),
+        (600, 16, 598, False),
+        ("n", 16, 510, False),  # zeros would take more than the data
+    ],
 )
 def test_zeros_are_written_where_windows_reach_far(length: Any, channels: int, dilation: int, written: bool) -> None:
     def build(b: GraphBuilder) -> int:

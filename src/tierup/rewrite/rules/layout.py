@@ -117,8 +117,10 @@ def _padded(b: Core, data: ValueId, pads: ValueId) -> tuple[ValueId, ValueId]:
     """Data with one spatial axis and zeros around it, and what is left to pad. The kernel of a convolution copies what
     is padded for every tile of places, with all that its windows reach: a third of the time where that is far."""
     (batch, places, channels), widths = b.shape(data), numbers(b.out, pads)
-    short = isinstance(places, int) and places < _MANY_PLACES
-    if widths is None or not any(widths) or short or not isinstance(channels, int) or channels < _PADDED_CHANNELS:
+    if widths is None or not any(widths) or not isinstance(channels, int) or channels < _PADDED_CHANNELS:
+        return data, pads
+    known = places if isinstance(places, int) else _MANY_PLACES
+    if known < _MANY_PLACES or min(widths) < 0 or sum(widths) > known:  # zeros take memory, and may be most of it
         return data, pads
     before, after = (b.broadcast(b.like(0, data), (batch, width, channels)) for width in widths)
     return b.concat([before, data, after], 1), b.integers([0, 0])  # a pad would be filled before it is written

@@ -84,3 +84,12 @@ def test_real_and_imaginary_parts_are_read_and_written_in_between_each_other() -
     assert found.lane is not None
     assert found.lane.parts == (1,)
     assert [axis.parts for axis in found.tiled] == [(2,), (1,)]
+
+
+@pytest.mark.parametrize(("lanes", "woven"), [(16, True), (8, False), (4, False)])
+def test_what_fills_the_lanes_of_a_machine_stays_along_them(lanes: int, woven: bool) -> None:
+    read, written = Linear(0, (1, 1000)), Linear(0, (4, 1))
+    forms = Forms([read], [written], [], 5, [frozenset()])
+    found = nest((1000, 4), (), forms, Strides(DimBuilder()), lanes)
+    assert found.lane is not None
+    assert found.lane.parts == ((0,) if woven else (1,))

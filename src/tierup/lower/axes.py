@@ -26,7 +26,7 @@ _STORE_WEIGHT = 16  # a scatter costs far more than a load that is turned over
 _TYPICAL = 64  # an open size, to weigh work by
 _STEP_ELEMS = 4096  # a step of the grid costs some divisions: what is shorter takes in the next axis
 _LEAST_STEPS = 4  # of the grid, so that threads have something to divide
-_FEW = 4  # elements side by side that are better rows than lanes
+_IDLE = 4  # elements side by side that fill one in so many lanes, or less, are better rows than lanes
 MOST_APART = 8  # elements, of lanes that are written with rows in between
 _LIGHT = 4  # maps on a tile of 16 rows; of more maps, it has 8 rows, which leaves registers for them
 
@@ -125,7 +125,9 @@ def nest(domain: Sequence[Dim], reduced: Sequence[int], forms: Forms, strides: S
         return _reducing(kept, serial, chosen, axis, lanes)
     others = [parts for parts in kept if parts != chosen]
     few = axis(ROWS, chosen)
-    if (many := next((parts for parts in reversed(others) if _in_between(few, parts, forms)), None)) is not None:
+    most = lanes // _IDLE
+    many = next((parts for parts in reversed(others) if _in_between(few, most, parts, forms)), None)
+    if many is not None:
         few, lane = replace(few, step=few.extent), axis(LANE, many)
         lane = replace(lane, step=_step(lane.extent, lanes))
         grid = [axis(f"g{number}", parts) for number, parts in enumerate(kept) if parts not in (chosen, many)]
@@ -204,11 +206,11 @@ def _turned(groups: Sequence[tuple[int, ...]], lane: tuple[int, ...], forms: For
     return best if best is not None and counts[best] else None
 
 
-def _in_between(few: Axis, many: tuple[int, ...], forms: Forms) -> bool:
-    """Whether a few elements side by side, which would leave most lanes idle, can be rows of tiles instead, with lanes
-    along `many`: there all elements lie side by side, or a few apart with those rows in between, as the channels of a
-    picture do, or real and imaginary parts."""
-    if not isinstance(few.extent, int) or not 2 <= few.extent <= _FEW:
+def _in_between(few: Axis, most: int, many: tuple[int, ...], forms: Forms) -> bool:
+    """Whether a few elements side by side, `most` at most, which would leave lanes idle, can be rows of tiles instead,
+    with lanes along `many`: there all elements lie side by side, or a few apart with those rows in between, as the
+    channels of a picture do, or real and imaginary parts."""
+    if not isinstance(few.extent, int) or not 2 <= few.extent <= most:
         return False
     least, one, apart = few.extent, few.parts[-1], many[-1]
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from math import inf
 
+import numpy as np
 import pytest
+from tests.codegen.running import run
 
 from tierup.codegen.llvm.bounds import Bounds, fits, float_bounds
 from tierup.codegen.llvm.emit import emit_llvm
 from tierup.codegen.llvm.frame import walk
-from tierup.codegen.target import target_of
+from tierup.codegen.target import AVX512, target_of
 from tierup.ir.types import DType
 from tierup.lower.parse import parse_program
 from tierup.profile.identity import identify
@@ -58,3 +60,20 @@ def test_only_bounded_floats_are_converted_unchecked(clipped: bool) -> None:
     text = emit_llvm(parse_program(f"{HEAD}{body}}}"), target)
     assert ("fcmp oge" not in text) == clipped
     assert "fptosi" in text
+
+
+@pytest.mark.parametrize(("constant", "checks"), [("0.0", False), ("nan", True)])
+def test_the_larger_of_a_float_and_a_number_is_one_comparison(constant: str, checks: bool) -> None:
+    text = f"""program relu(x: f32 in, y: f32 out) vector i {{
+      grid i < 20 step 16
+      %c : f32[] = fill {constant}
+      %x : f32[i] = load x[i]
+      %m : f32[i] = max %x, %c
+      store y[i], %m
+    }}"""
+    program = parse_program(text)
+    assert ("fcmp uno" in emit_llvm(program, AVX512)) == checks
+    x = np.array([-1, 2, np.nan, np.inf, -np.inf] * 4, np.float32)
+    y = np.zeros_like(x)
+    run(program, {"x": x, "y": y}, ())
+    np.testing.assert_array_equal(y, np.maximum(x, np.float32(constant)))

@@ -56,8 +56,9 @@ def _float(writer: Writer, op: str, dtype: DType, lanes: int, args: list[str]) -
 
 def _extreme(writer: Writer, op: str, kind: str, lanes: int, args: list[str], numbers: tuple[bool, ...]) -> str:
     """x86's own min or max is the comparison and the choice, and gives its second operand where one is NaN: a NaN in
-    the first is put back, unless that surely is a number, as the 0 of a ReLU. LLVM's minimum and maximum order -0 below
-    0, too, in twice as many instructions, one after the other."""
+    the first is put back, unless that surely is a number, as the 0 of a ReLU. Of -0 and 0 it gives the second, as it
+    does of all equals: a ReLU leaves -0 as it is. LLVM's minimum and maximum order -0 below 0, too, in twice as many
+    instructions, one after the other."""
     first, second = args if numbers[0] or not numbers[1] else reversed(args)
     truth = vector("i1", lanes)
     beats = writer.value(f"fcmp {'olt' if op == 'min' else 'ogt'} {kind} {first}, {second}")

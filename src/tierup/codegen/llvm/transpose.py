@@ -17,6 +17,7 @@ from tierup.ir.types import DType
 from tierup.lower.tile import Load
 
 _BLOCK_BITS = 128  # shuffles within blocks of this size, and of whole ones, are single instructions
+_ZMM_LANES = 16  # of 32 bits in a register of AVX-512
 _LEAST_WIDTH = 4  # elements to read at a time: fewer are not worth it
 
 
@@ -128,7 +129,11 @@ class _Squares(Struct, frozen=True):
         for _ in range(half.bit_length()):
             pairs = list(zip(rows[:half], rows[half:], strict=True))
             rows = [self.shuffled(a, b, numbers, self.lanes) for a, b in pairs for numbers in (low, high)]
-        return rows
+        return [self.writer.settled(vector(self.element, self.lanes), row) for row in rows] if self.is_zmm else rows
+
+    @property
+    def is_zmm(self) -> bool:
+        return self.writer.avx512 and self.lanes == _ZMM_LANES and self.element in ("float", "i32")
 
     def blocks_placed(self, groups: Sequence[str]) -> list[str]:
         """Result n has, in each square, block n of every group: even blocks and odd ones are put together apart."""

@@ -127,6 +127,26 @@ def test_a_result_that_is_rounded_for_the_next_product() -> None:
     assert len(call.kernels) == 1
 
 
+@pytest.mark.parametrize("kind", [DType.F16, DType.BF16])
+@pytest.mark.parametrize(("rows", "packed"), [(1, ""), (16, ""), (17, "f32"), (40, "f32"), ("n", "")])
+def test_narrow_weights_are_widened_when_they_are_packed_for_many_rows(
+    kind: DType, rows: int | str, packed: str
+) -> None:
+    w = RANDOM.standard_normal((10, 21)).astype(kind.numpy)
+
+    def build(b: GraphBuilder) -> int:
+        right = b.op("core.cast", const(b, w, kind.numpy), to=DType.F32.code, saturate=1)
+        product = b.op("core.matmul", f32(b, rows, 10), right)
+        return b.op("core.cast", product, to=kind.code, saturate=1)
+
+    count = rows if isinstance(rows, int) else 5
+    got, wanted, call = run(build, RANDOM.standard_normal((count, 10)).astype(np.float32))
+    assert got.dtype == kind.numpy
+    np.testing.assert_allclose(got.astype(np.float64), wanted, rtol=2.0**-8, atol=1e-6)
+    assert form(call) == packed
+    assert call.kernels[-1][0].kind == "matmul"  # no kernel behind it rounds
+
+
 @pytest.mark.parametrize("kind", [DType.I8, DType.U8, DType.I16])
 @pytest.mark.parametrize("rows", [1, 3, 13])
 def test_weights_of_small_integers_are_widened_as_they_are_read(kind: DType, rows: int) -> None:

@@ -141,6 +141,8 @@ APPLIES: list[tuple[str, Build]] = [
     ("transpose of transpose", lambda b: node(b, "onnx.Transpose", node(b, "onnx.Transpose", f32(b, "n", 3)))),
     ("transpose of single", lambda b: b.op("core.transpose", f32(b, 2, 1, "n", 3), perm=(0, 2, 3, 1))),
     ("transpose of single", lambda b: b.op("core.transpose", f32(b, 1, 1), perm=(1, 0))),
+    ("transpose of cast weight",
+     lambda b: b.op("core.transpose", b.op("core.cast", table(b), to=DType.F64.code, saturate=1), perm=(1, 0))),
     ("broadcast to itself", lambda b: b.op("core.broadcast", f32(b, 2, 3), ints(b, 2, 3))),
     ("broadcast to itself", lambda b: node(b, "onnx.Expand", f32(b, "n", 3), ints(b, 1, 3))),
     ("broadcast of broadcast",
@@ -200,6 +202,9 @@ MUST_NOT: list[tuple[str, Build]] = [
     ("identity transpose", lambda b: node(b, "onnx.Transpose", f32(b, 2, 2))),
     ("transpose of transpose", lambda b: b.op("core.transpose", b.op("core.abs", f32(b, 2, 3)), perm=(1, 0))),
     ("transpose of single", lambda b: b.op("core.transpose", f32(b, 1, "n", 3), perm=(0, 2, 1))),
+    ("transpose of cast weight",
+     lambda b: b.op("core.transpose", b.op("core.cast", f32(b, 5, 3), to=DType.F64.code, saturate=1), perm=(1, 0))),
+    ("transpose of cast weight", lambda b: b.op("core.transpose", b.op("core.neg", table(b)), perm=(1, 0))),
     ("broadcast to itself", lambda b: b.op("core.broadcast", f32(b, 1, 3), ints(b, 2, 3))),
     ("broadcast to itself", lambda b: node(b, "onnx.Expand", f32(b, "n"), ints(b, 3))),  # n may be 1
     ("broadcast to itself", lambda b: node(b, "onnx.Expand", f32(b, 3), ints(b, 1, 1))),  # one more axis

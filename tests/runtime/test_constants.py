@@ -41,6 +41,17 @@ def test_panels(layout: str, part_bytes: int, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("kind", [DType.F16, DType.BF16])
+def test_panels_of_widened_elements(kind: DType, order: Any) -> None:
+    matrix = np.array(np.random.default_rng(2).standard_normal((7, 21)), kind.numpy, order=order)
+    packed = pack_panels(matrix, 4, form="f32")
+    assert packed.dtype == np.float32
+    np.testing.assert_array_equal(packed, packed_slowly(matrix.astype(np.float32), 4))
+    with pytest.raises(ValueError, match="elements of int8 are not widened"):
+        pack_panels(np.zeros((4, 4), np.int8), 4, form="f32")
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("width", [1, 4, 48])
 def test_panels_of_transformed_kernels(width: int, order: Any) -> None:
     """G g Gᵀ for each channel and column, exactly rounded: of small numbers every step is exact."""

@@ -20,7 +20,7 @@ from tierup.ir.verify import verify as verify_graph
 from tierup.lower.checked import CHECKED
 from tierup.lower.kernel import Kernel, Panels
 from tierup.lower.tile import Buffer
-from tierup.plan.packing import GROUPS, WINOGRAD, WORDS
+from tierup.plan.packing import GROUPS, WIDENED, WINOGRAD, WORDS
 
 Size = Annotated[int, Meta(ge=-(1 << 62), le=1 << 62)] | Annotated[str, Meta(pattern=r"\Ad[0-9]{1,6}\Z")]
 _Text = Annotated[str, Meta(max_length=4 << 20)]
@@ -203,6 +203,8 @@ def _holds(buffer: Buffer, bound: ValueId | Panels, type: TensorType) -> bool:
     if form in WORDS:
         rows = (type.shape or (0,))[0]
         return buffer.dtype is DType.I32 and isinstance(rows, int) and not rows % WORDS[form]
+    if form == WIDENED:
+        return buffer.dtype is DType.F32 and type.dtype in (DType.F16, DType.BF16)
     if form:
         return buffer.dtype is type.dtype and (form in GROUPS or form == WINOGRAD)
     size, own = type.dtype.numpy.itemsize, buffer.dtype.numpy.itemsize

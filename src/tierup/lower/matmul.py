@@ -49,6 +49,7 @@ from tierup.lower.tiling import CACHED_BYTES, MANY_ROWS, TILES, divided, panel_v
 from tierup.lower.views import View, Views
 from tierup.lower.windows import Spot
 from tierup.lower.words import Words, words_for
+from tierup.plan.packing import WIDENED
 from tierup.plan.products import Right, constant_right
 from tierup.plan.regions import Region
 from tierup.plan.strides import Strides
@@ -57,6 +58,9 @@ from tierup.plan.strides import Strides
 # compile. One row behind others waits for the cache: five as four and one ran at 96, as three and two at 113.
 _LEFT_ROWS = (4, 3, 2, 1)
 _ACCUMULATORS = 24
+# Rows beyond which a narrow right side is widened when it is packed: to widen it in the kernel took 64 rows a ninth
+# longer, and up to these the time is that of reading it.
+_WIDENED_ROWS = 16
 _SPLITS = (1, 2, 4)  # of a sum, where there are registers
 # Steps of a sum before it is added to the total. The baseline's products sum in blocks of some hundreds, too: summing
 # 4096 in a row had three times its RMS error, 1024 have 1.7 times. A block costs about 130 cycles: 3% at 384 steps.
@@ -106,6 +110,7 @@ class _Matmul:
             assert isinstance(self._k, int)
             self._a, self._steps = self._word_view(self._a, self._words.group), self._k // self._words.group
         plain = self._packed and self._right.scales is None
+        self._form = self._packed_form() if self._packed else ""
         width = self._row_width(lanes) if plain else 0
         self._by_rows = width > 0
         self._vectors = -(-width // lanes) or panel_vectors(self._n, lanes, _THREADS if flat else 1)
@@ -151,6 +156,14 @@ class _Matmul:
             return None
         return found if right is DType.BF16 or self._dtype(self._weight) is right else None
 
+    def _packed_form(self) -> str:
+        """How the right side is packed: as words, as it is, or widened."""
+        if self._words is not None:
+            return self._words.form
+        narrow = self._dtype(self._weight) in (DType.F16, DType.BF16) and self._sum is DType.F32
+        many = isinstance(self._m, int) and self._m > _WIDENED_ROWS
+        return WIDENED if narrow and many and self._right.scales is None else ""
+
     def _row_width(self, lanes: int) -> int:
         """The width of panels where threads divide the rows: what computes the fewest columns too many, the best tile
         first among equals. 0 where they divide columns."""
@@ -193,6 +206,7 @@ class _Matmul:
         body, grid = self._body(), self._grid()
         sides = (self._input(0), self._weight)
         kinds = [DType.I32 if self._words is not None else self._dtype(side) for side in sides]
+        kinds[1] = self._sum if self._form == WIDENED else kinds[1]
         buffers = [Buffer(name, kind) for name, kind in zip(("a", "w"), kinds, strict=True)]
         scales = [] if self._right.scales is None else [self._right.scales]
         buffers += [Buffer("scales", self._dtype(value)) for value in scales]
@@ -201,8 +215,7 @@ class _Matmul:
         if self._turned or self._by_row:
             buffers.append(Buffer("scratch", self._sum, "scratch"))
         program = TileProgram("matmul", tuple(buffers), len(self._sizes.dims), grid, body, ("j",))
-        form = "" if self._words is None else self._words.form
-        right = Panels(self._weight, self._width, form) if self._packed else self._b.base
+        right = Panels(self._weight, self._width, self._form) if self._packed else self._b.base
         return Kernel(
             program,
             (self._a.base, right, *scales, *self._epilogue.operands, *self._epilogue.results),

@@ -4,6 +4,7 @@ bf16           pairs of rows, rounded to bf16, side by side in 32-bit words
 bytes          fours of rows of bytes in 32-bit words
 summed bytes   the same, and in front of each panel the sums of its columns: 128 times where the bytes are unsigned,
                -128 times where they are signed
+f32            elements of f16 or bf16, widened
 winograd       the rows of 3×3 kernels, g[9 · C, N], as G g Gᵀ, [16 · C, N]: see WINOGRAD
 2 groups, ...  as many matrices that lie side by side: a panel has the same columns of all, [K, groups, width]
 """
@@ -14,6 +15,7 @@ from __future__ import annotations
 WORDS = {"bf16": 2, "bytes": 4, "summed bytes": 4}
 SUMMED = "summed bytes"
 WINOGRAD = "winograd"
+WIDENED = "f32"
 # How many matrices lie side by side, by form.
 GROUPS = {f"{count} groups": count for count in range(2, 17)}
 

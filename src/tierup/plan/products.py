@@ -132,11 +132,12 @@ def leaving(graph: Graph, nodes: Sequence[int]) -> list[ValueId]:
 
 def is_taken_in(graph: Graph, node: Node) -> bool:
     """Whether a product takes in such a map. Narrow floats are rounded after every op, and products only where they
-    write: they take in the last rounding, the one that the next product needs."""
+    write: they take in the last rounding."""
     if node.op.removeprefix("core.") not in EPILOGUE or legality(graph, node) is not None:
         return False
     types = [tensor(graph, value).dtype for value in (*node.inputs, *node.outputs)]
-    return not NARROW.intersection(types) or (node.op == "core.cast" and types == [DType.F32, DType.BF16])
+    rounds = node.op == "core.cast" and types[0] is DType.F32 and types[1] in (DType.F16, DType.BF16)
+    return rounds or not NARROW.intersection(types)
 
 
 def _is_epilogue(graph: Graph, node: Node, inside: set[ValueId | None], domain: Shape, by_row: bool) -> bool:

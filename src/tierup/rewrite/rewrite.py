@@ -27,6 +27,7 @@ from tierup.rewrite.rules.words import whole_words
 from tierup.rewrite.scalars import settle_scalars
 from tierup.rewrite.tails import sink_tails
 from tierup.rewrite.walk import walk
+from tierup.rewrite.widen import widening
 
 _TIGHTENED = 4  # loops within each other; each tries its body some times, and with it all that is inside
 _TAILS = 3  # within each other; each is written twice
@@ -133,6 +134,13 @@ def reshape_work(graph: Graph, weights: Weights, assume: Assumptions | None = No
     return after
 
 
+def widen_floats(graph: Graph, weights: Weights, assume: Assumptions | None = None) -> Graph:
+    """Afterwards: nothing computes in f16 or bf16 that can be computed in f32. Of a simplified graph; simplified."""
+    rule = widening(graph)
+    walked = None if rule is None else walk(graph, weights, (rule,), assume)
+    return graph if walked is None or not walked.changes else simplify(walked.graph, weights, assume)
+
+
 def narrow_products(graph: Graph, weights: Weights, assume: Assumptions | None = None) -> Graph:
     """Afterwards: products with constants, and those of batches, round both sides to bf16. What is rounded is rounded
     once."""
@@ -149,6 +157,7 @@ def lower_to_core(
     `on_words`, for machines that multiply four bytes in a word at once, quantised products are products of bytes.
     """
     graph = simplify(graph, weights, assume)  # constants stand where the decompositions look for axes and shapes
+    graph = widen_floats(graph, weights, assume)
     graph = settle_sequences(tighten(graph, weights, assume), weights, assume)
     hidden = settle_scalars(graph, weights)
     if hidden is not graph:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from tierup.ir.types import Array, DType
-from tierup.plan.packing import GROUPS, SUMMED, WINOGRAD, WORDS
+from tierup.plan.packing import GROUPS, SUMMED, WIDENED, WINOGRAD, WORDS
 
 _ALIGNMENT = 64
 # Products of few rows read weights once, at the pace of memory. In small pages each 4 KiB cost a walk through page
@@ -141,10 +141,12 @@ def pack_panels(matrix: Array, width: int, done: Done = _nothing, form: str = ""
         return _pack_groups(matrix, width, GROUPS[form], done)
     if form == WINOGRAD:
         return _pack_transformed(matrix, width, done)
-    if form:
+    if form and form != WIDENED:
         return _pack_words(matrix, width, form, done)
+    if form and matrix.dtype not in (DType.F16.numpy, DType.BF16.numpy):
+        raise ValueError(f"elements of {matrix.dtype} are not widened to f32")
     rows, columns = matrix.shape
-    packed = aligned_empty((-(-columns // width), rows, width), matrix.dtype)
+    packed = aligned_empty((-(-columns // width), rows, width), DType.F32.numpy if form else matrix.dtype)
     if columns % width:
         packed[-1, :, columns % width :] = 0
     if matrix.size and matrix.T.flags.c_contiguous and not matrix.flags.c_contiguous:

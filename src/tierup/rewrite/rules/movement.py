@@ -163,6 +163,16 @@ def _moved(out: Rewriter, move: Node, places: Array) -> Array | None:
 _MAPS = frozenset({"core.cast", "core.neg", "core.add", "core.sub", "core.mul", "core.div"})
 
 
+def _transpose_of_cast_weight(out: Rewriter, node: Node) -> Values | None:
+    """The weight is turned once and for all, where its cast is too large to keep."""
+    inner = out.producer(node.inputs[0])
+    source = None if inner is None or inner.op not in ("core.cast", "onnx.Cast") else inner.inputs[0]
+    if inner is None or source is None or out.digest_of(source) is None:
+        return None
+    (turned,) = out.add(replace(node, inputs=(source,)))
+    return out.add(replace(inner, inputs=(turned,), outputs=node.outputs))
+
+
 def _gather_of_mapped_weight(out: Rewriter, node: Node) -> Values | None:
     """Rows are picked first: a table that is dequantised whole would be computed anew in each call."""
     x, indices = node.inputs
@@ -191,6 +201,8 @@ MOVEMENT = (
                    _transpose_of_transpose),
     Simplification("transpose of single", ("core.transpose",),
                    "transpose(x, p) = reshape(x) where only axes of one element change places", _transpose_of_single),
+    Simplification("transpose of cast weight", _TRANSPOSES, "transpose(cast(w), p) = cast(transpose(w, p))",
+                   _transpose_of_cast_weight),
     Simplification("broadcast to itself", ("onnx.Expand", "core.broadcast"), "broadcast(x, shape(x)) = x",
                    _broadcast_to_itself),
     Simplification("broadcast of broadcast", ("core.broadcast",), "broadcast(broadcast(x, s), t) = broadcast(x, t)",

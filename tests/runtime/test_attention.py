@@ -132,6 +132,33 @@ def test_answers(mask: str, joined: bool) -> None:
         np.testing.assert_allclose(compiled.run(feeds)["y"], wanted, atol=4e-6)
 
 
+@pytest.mark.parametrize("other", [False, True], ids=["for this alone", "also for others"])
+def test_a_factor_behind_the_product_that_makes_q(other: bool) -> None:
+    """The kernel applies it to the scores, and reads q without it: the product before must leave that in memory. It
+    cannot be made part of a weight that is too large to be cast beforehand."""
+    proto = exported(mask="")
+    proto.graph.node.insert(0, node("Cast", ["w"], ["wide"], to=TensorProto.FLOAT))
+    proto.graph.node.insert(1, node("MatMul", ["x", "wide"], ["made"]))
+    proto.graph.node.insert(2, node("Mul", ["made", "two"], ["q"]))
+    w = RANDOM.integers(-5, 5, (400, HEADS * WIDTH)).astype(np.int8)
+    proto.graph.initializer.extend([constant("w", w, np.int8), constant("two", 2, np.float32)])
+    proto.graph.input[0].CopyFrom(value("x", ["b", "m", 400]))
+    if other:
+        proto.graph.node.append(node("Neg", ["q"], ["z"]))
+        proto.graph.output.append(value("z", [None] * 3))
+    assert kinds(proto).count("attention") == 1
+    compiled = tierup.load(proto, config=tierup.Config(force_tier=1))
+    feeds = draw(2, 9, 13, "")
+    feeds["x"] = RANDOM.standard_normal((2, 9, 400)).astype(np.float32) / 200
+    del feeds["q"]
+    q = 2 * (feeds["x"].astype(np.float64) @ w)
+    wanted = expected({**feeds, "q": q}).transpose(0, 2, 1, 3).reshape(2, 9, HEADS * WIDTH)
+    answer = compiled.run(feeds)
+    np.testing.assert_allclose(answer["y"], wanted, atol=1e-5)
+    if other:
+        np.testing.assert_allclose(answer["z"], -q, atol=1e-4)
+
+
 @pytest.mark.parametrize("n", [5, 16, 32, 53, 64])
 def test_numbers_of_keys_that_fill_panels_or_do_not(n: int) -> None:
     """Known beforehand: of wide and narrow panels those that are there, the last one full or not."""

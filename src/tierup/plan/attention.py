@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from tierup.ir.graph import Graph, Node, ValueId
 from tierup.ir.types import DType, Shape
+from tierup.plan.forms import VIEWS
 from tierup.plan.regions import ELEMENTWISE, Region, legality, present_axes, shape_of, tensor
 
 
@@ -45,6 +46,28 @@ def attention(graph: Graph, product: int) -> Region | None:
         return None
     nodes, domain = found
     return Region("attention", tuple(nodes), domain)
+
+
+def factors(graph: Graph, region: Region) -> set[int]:
+    """The nodes that multiply all of q or k by one number: the region does that to the scores, and reads what is behind
+    them."""
+    found: set[int] = set()
+    scores = next(index for index in region.nodes if graph.nodes[index].op == "core.matmul")
+    pending = list(graph.nodes[scores].inputs)
+    while pending:
+        index = graph.producers.get(value) if (value := pending.pop()) is not None else None
+        node = None if index is None else graph.nodes[index]
+        if index is not None and node is not None and (node.op in VIEWS or is_scaled(graph, node)):
+            pending.extend(node.inputs[: 1 if node.op in VIEWS else 2])
+            found |= set() if node.op in VIEWS else {index}
+    return found
+
+
+def is_scaled(graph: Graph, node: Node) -> bool:
+    """Whether a node multiplies or divides everything by one constant."""
+    return node.op in ("core.mul", "core.div") and any(
+        value in graph.digests and all(size == 1 for size in shape_of(tensor(graph, value))) for value in node.inputs
+    )
 
 
 def roles(graph: Graph, region: Region) -> Roles:

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from tierup.ir.dims import READS, DimBuilder, values_read
 from tierup.ir.graph import Graph, Node, ValueId, Weights
 from tierup.ir.types import Dim, DType, TensorType
+from tierup.plan.attention import is_scaled
 from tierup.plan.contents import contents, is_exact
 from tierup.plan.forms import VIEWS, Forms
 from tierup.plan.groups import Member
@@ -222,11 +223,4 @@ class Items:
         """Whether a region may read what is behind a node instead of its result."""
         if region.kind in ("matmul", "conv") and node.op == "core.cast":
             return node.inputs[0] in self._constants
-        return node.op in VIEWS or (region.kind == "attention" and self._is_scaled(node))
-
-    def _is_scaled(self, node: Node) -> bool:
-        """Whether a node multiplies or divides everything by one constant."""
-        return node.op in ("core.mul", "core.div") and any(
-            value in self._constants and all(size == 1 for size in shape_of(tensor(self._graph, value)))
-            for value in node.inputs
-        )
+        return node.op in VIEWS or (region.kind == "attention" and is_scaled(self._graph, node))

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from tierup.ir.graph import Graph, Node, ValueId
 from tierup.ir.types import DType, Shape
-from tierup.plan.attention import attention
+from tierup.plan.attention import attention, factors
 from tierup.plan.regions import ELEMENTWISE, NARROW, Region, legality, present_axes, shape_of, tensor
 
 EPILOGUE = ELEMENTWISE | {"cast"}  # what a product takes in behind it
@@ -26,11 +26,12 @@ def products(graph: Graph) -> list[Region]:
         if found is not None and not taken.intersection(found.nodes):
             taken.update(found.nodes)
             regions.append(found)
+    passed = {index for region in regions for index in factors(graph, region)}
     for index, node in enumerate(graph.nodes):
         kind = _KINDS.get(node.op)
         if kind is not None and index not in taken and legality(graph, node) is None:
             domain = shape_of(tensor(graph, node.outputs[0]))
-            nodes = tuple(_with_epilogue(graph, small, index, domain, taken))
+            nodes = tuple(_with_epilogue(graph, small, index, domain, taken | passed))
             taken.update(nodes)
             regions.append(Region(kind, nodes, domain))
     return regions

@@ -93,3 +93,23 @@ def test_what_fills_the_lanes_of_a_machine_stays_along_them(lanes: int, woven: b
     found = nest((1000, 4), (), forms, Strides(DimBuilder()), lanes)
     assert found.lane is not None
     assert found.lane.parts == ((0,) if woven else (1,))
+
+
+@pytest.mark.parametrize(
+    ("terms", "apart", "lanes", "beside"),
+    [(2, 2, 16, True), (4, 4, 16, True), (5, 5, 16, False), (2, 7, 16, False), (4, 4, 8, False), (2, 2, 8, True)],
+)
+def test_few_terms_are_added_with_rows_along_the_lanes(terms: int, apart: int, lanes: int, beside: bool) -> None:
+    read, written = Linear(0, (apart, 1)), Linear(0, (1, 0))
+    forms = Forms([read], [written], [], 0, [frozenset()])
+    found = nest((Sym(0), terms), (1,), forms, Strides(DimBuilder()), lanes)
+    assert found.lane is not None
+    assert found.lane.parts == ((0,) if beside else (1,))
+    assert found.lane_in_grid == beside
+
+
+def test_few_terms_of_rows_that_are_looked_up_stay_along_the_lanes() -> None:
+    forms = Forms([Linear(0, (2, 1)), Linear(0, (1, 0))], [Linear(0, (1, 0))], [], 0, [frozenset({0}), frozenset()])
+    found = nest((1000, 2), (1,), forms, Strides(DimBuilder()), 16)
+    assert found.lane is not None
+    assert found.lane.parts == (1,)

@@ -6,7 +6,10 @@ import random
 
 import pytest
 
+from tierup.adapt.care import Care
 from tierup.adapt.live import Backoff, Timed, Watch
+from tierup.config import Config
+from tierup.runtime.progress import Progress
 
 OLD, NEW = 1, 2
 SMALL, LARGE = ((1, 8),), ((1, 128),)
@@ -106,3 +109,24 @@ def test_failures_back_off() -> None:
         waits.append(next((n for n in (1000, 8000, 64_000) if backoff.allows("plan", calls_now + n)), None))
     assert waits == [1000, 8000, None]
     assert backoff.allows("another", 0)
+
+
+class Calls:
+    """A runner, as far as it is asked how long calls take."""
+
+    def __init__(self, taken_ns: int) -> None:
+        self._taken_ns = taken_ns
+
+    def times(self) -> list[tuple[tuple[tuple[int, ...]], int, int]]:
+        return [(((1,),), 2, self._taken_ns)] * 8
+
+
+@pytest.mark.parametrize(("taken_ns", "after"), [(10_000_000, 8), (100_000, 50), (10_000, 256), (100, 256)])
+def test_a_plan_on_trial_is_looked_at_as_often_as_its_calls_can_bear(
+    taken_ns: int, after: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A look takes 100 µs of the call that it is in."""
+    care = Care(Progress(), Config(), "m")
+    care.watch = Watch(1, 2, [], tried=True)
+    monkeypatch.setattr("tierup.adapt.care.perf_counter", lambda: 100e-6)
+    assert care.next_look(Calls(taken_ns), 0.0) == after  # type: ignore[arg-type]

@@ -23,6 +23,7 @@ from tierup.adapt.sampling import FIRST_CALLS, LEAST_CALLS, MOST_CALLS, SAMPLER,
 from tierup.adapt.tensors import TensorData, records_of
 from tierup.codegen.target import target_of
 from tierup.profile.identity import identify
+from tierup.runtime.feeds import native_inputs
 from tierup.runtime.progress import Progress
 from tierup.store.learned import Store
 from tierup.store.objects import ObjectCache
@@ -271,6 +272,9 @@ def test_a_warm_model_without_a_predecessor_is_taken_out_too(climbed: tierup.Mod
 
 @pytest.mark.skipif(identify().architecture != "x86_64", reason="the corrupt code is x86's")
 def test_a_wrong_kernel_is_found_before_a_call_meets_it(climbed: tierup.Model) -> None:
+    beside = _native.Runner(native_inputs(climbed._inputs), [output.name for output in climbed._outputs])
+    beside.program = climbed.program
+    beside.call_dict({"x": -X})  # lest memory that the kernel should write still hold the right answer
     corrupt(climbed)
     calls = climbed.calls
     climbed._check_ahead()  # as settle() does when nothing is left to improve

@@ -66,6 +66,7 @@ OTHERS = tuple(
         "segformer", "dinov2", "mobilevit", "efficientnet", "regnet", "unet", "detector", "super_resolution",
         "diffusion", "decoder",
         "gru",
+        "gpt2_f16", "llama_decode_f16", "unet_f16", "wav2vec2_f16",
     )
 )  # fmt: skip
 

@@ -8,6 +8,7 @@ Sound      whisper, wav2vec2, conformer, hifigan, wavenet
 Pictures   segformer, dinov2, mobilevit, efficientnet, regnet, unet, detector, super_resolution
 Diffusion  diffusion (a U-Net with attention to a text), decoder (of a VAE)
 Others     gru
+In f16     gpt2_f16, llama_decode_f16, unet_f16, wav2vec2_f16
 """
 
 import math
@@ -375,6 +376,12 @@ def plain(model, *args, names=("x",)):
     return model, args, list(names), None
 
 
+def halved(name):
+    """One of the models in f16, as many are published."""
+    model, args, names, dynamic = OTHERS[name]()
+    return model.half(), tuple(arg.half() if arg.is_floating_point() else arg for arg in args), names, dynamic
+
+
 OTHERS = {
     "deberta": lambda: text(
         hf.DebertaV2Model(
@@ -441,6 +448,10 @@ OTHERS = {
     ),
     "decoder": decoder,
     "gru": lambda: plain(Gru(), torch.randint(0, 900, (1, 80)), names=("ids",)),
+    "gpt2_f16": lambda: halved("gpt2"),
+    "llama_decode_f16": lambda: halved("llama_decode"),
+    "unet_f16": lambda: halved("unet"),
+    "wav2vec2_f16": lambda: halved("wav2vec2"),
 }
 
 

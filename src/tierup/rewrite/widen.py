@@ -18,7 +18,6 @@ from tierup.ir.infer import Out
 from tierup.ir.ops import Kind, lookup
 from tierup.ir.types import DType, TensorType, Type
 from tierup.rewrite.decompose.core import Core
-from tierup.rewrite.fold import BOUND_BYTES
 from tierup.rewrite.walk import Rewriter, Rule, Values
 
 _NARROW = frozenset({DType.F16, DType.BF16})
@@ -28,8 +27,12 @@ _MOVES = frozenset({
     "onnx.Split", "onnx.Concat", "onnx.Expand", "onnx.Tile", "onnx.Gather", "onnx.GatherElements", "onnx.GatherND",
     "onnx.DepthToSpace", "onnx.SpaceToDepth", "onnx.Compress", "onnx.ReverseSequence",
 })  # fmt: skip
-_PRODUCTS = frozenset({"onnx.MatMul", "onnx.Gemm"})  # whose right sides are packed, and widened when they are
-_RIGHT = 1
+# Whose weights have to be constants. Those of others are cast: products widen them when they are packed, lookups what
+# they find, maps what they read; small ones are folded.
+_WEIGHTED = frozenset({
+    "onnx.Conv", "onnx.ConvTranspose", "onnx.DeformConv", "onnx.LSTM", "onnx.GRU", "onnx.RNN", "ms.FusedConv",
+    "ms.NhwcFusedConv",
+})  # fmt: skip
 
 
 def widening(graph: Graph) -> Rule | None:
@@ -59,7 +62,8 @@ class _Widening:
         if node.op in _MOVES and not (moved and known.keys() >= set(moved)):
             return None
         before = out.types(node)
-        given = [value if value not in narrow else self._widened(out, node, place) for place, value in _placed(node)]
+        folded = node.op in _WEIGHTED
+        given = [value if value not in narrow else self._widened(out, value, folded) for value in node.inputs]
         wide = replace(node, inputs=tuple(given))
         after = out.types(wide)
         if before is None or after is None or not all(map(_becomes, before, after)):
@@ -70,19 +74,13 @@ class _Widening:
             for result, old in zip(results, before, strict=False)
         ]
 
-    def _widened(self, out: Rewriter, node: Node, place: int) -> ValueId:
-        """An input in f32. A constant is one in f32, too, but for large right sides of products."""
-        value = node.inputs[place]
+    def _widened(self, out: Rewriter, value: ValueId | None, folded: bool) -> ValueId:
+        """An input in f32. With `folded`, a constant is one in f32, too."""
         assert value is not None
         known, array = self._wide[out], out.constant(value)
-        if value in known:
-            return known[value]
-        if array is not None and not (node.op in _PRODUCTS and place == _RIGHT and array.nbytes > BOUND_BYTES):
-            wide = out.weight(array.astype(DType.F32.numpy))
-        else:
-            wide = Core(out).cast(value, DType.F32)
-        known[value] = wide
-        return wide
+        if folded and array is not None:
+            return out.weight(array.astype(DType.F32.numpy))
+        return known[value] if value in known else Core(out).cast(value, DType.F32)
 
     def _rounded(self, out: Rewriter, value: ValueId, before: Out | Type) -> ValueId:
         """A result as the model has it."""
@@ -92,10 +90,6 @@ class _Widening:
         rounded = Core(out).cast(value, before.dtype)
         self._wide[out][rounded] = value
         return rounded
-
-
-def _placed(node: Node) -> list[tuple[int, ValueId | None]]:
-    return list(enumerate(node.inputs))
 
 
 def _becomes(before: Out | Type, after: Out | Type) -> bool:

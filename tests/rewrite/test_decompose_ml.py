@@ -101,6 +101,18 @@ def test_support_vector_classifiers(
           classlabels_ints=labels)  # fmt: skip
 
 
+@pytest.mark.parametrize("after", ["NONE", "SOFTMAX"])
+@pytest.mark.parametrize("sizes", [(2, 3), (2, 1, 3), (1, 2, 1, 1, 2)])
+def test_probabilities_of_support_vector_classifiers(sizes: tuple[int, ...], after: str) -> None:
+    """They are found step by step, until each is near enough."""
+    classes, total = len(sizes), sum(sizes)
+    pairs = classes * (classes - 1) // 2
+    check("SVMClassifier", X, 2, kernel_type="RBF", kernel_params=(0.5, 0.0, 3.0), post_transform=after,
+          rho=numbers(pairs), coefficients=numbers(classes - 1, total), support_vectors=numbers(total, 4),
+          vectors_per_class=sizes, classlabels_ints=tuple(range(classes)),
+          prob_a=tuple(-abs(slope) for slope in numbers(pairs)), prob_b=numbers(pairs))  # fmt: skip
+
+
 NAN = float("nan")
 TABLES: list[tuple[Array, dict[str, Any]]] = [
     (np.array([[1.5, NAN], [2, -0.0]], np.float32), {"keys_floats": (1.5, NAN, 0.0), "values_int64s": (4, 5, 6)}),
@@ -130,8 +142,10 @@ def test_categories(x: Array) -> None:
         ("LabelEncoder", np.array([1]), {"keys_floats": (1.0,), "values_int64s": (1,)}, "keys of another type"),
         ("LabelEncoder", np.array([1.0], np.float32),
          {"keys_floats": tuple(map(float, range(300))), "values_int64s": tuple(range(300))}, "more than 256 keys"),
-        ("SVMClassifier", X, {"vectors_per_class": (1, 1), "prob_a": (1.0,), "post_transform": "NONE",
-                              "classlabels_ints": (0, 1)}, "coupled"),
+        ("SVMClassifier", X, {"vectors_per_class": (1,) * 17, "prob_a": (1.0,) * 136, "prob_b": (1.0,) * 136,
+                              "post_transform": "NONE", "kernel_type": "LINEAR", "rho": (0.0,) * 136,
+                              "coefficients": (1.0,) * 16 * 17, "support_vectors": (1.0,) * 17 * 4,
+                              "classlabels_ints": tuple(range(17))}, "more than 16 classes are coupled"),
     ],
 )  # fmt: skip
 def test_what_stays_whole(op: str, x: Array, attrs: dict[str, Any], why: str) -> None:

@@ -8,6 +8,7 @@ from tierup.ir.graph import Node, ValueId
 from tierup.ir.types import Array, DType
 from tierup.reference.scores import class_labels
 from tierup.rewrite.decompose.core import Core, Declined, Decomposition
+from tierup.rewrite.decompose.coupling import coupled
 from tierup.rewrite.decompose.scores import pair, pick, transform
 
 
@@ -99,10 +100,12 @@ def _svm_classify(b: Core, n: Node) -> list[ValueId]:
         weights, rho = _list(b, n, "coefficients", rows).reshape(max(len(labels), 1), -1), _list(b, n, "rho", rows)
         scores = b.add(b.matmul(rows, b.weight(np.ascontiguousarray(weights.T))), b.weight(rho[:1]))
         return [pick(b, labels or (0,), _best(b, scores)), b.cast(transform(b, after, scores), DType.F32)]
-    if n.attrs.get("prob_a"):
-        raise Declined("probabilities are coupled step by step until they agree")
     scores, votes = _duels(b, n, rows, tuple(sizes))
     chosen = pick(b, labels or tuple(range(len(sizes))), _best(b, votes))
+    if n.attrs.get("prob_a"):
+        slopes, shifts = (b.weight(_list(b, n, name, rows)) for name in ("prob_a", "prob_b"))
+        likely = coupled(b, scores, slopes, shifts, len(sizes))
+        return [chosen, b.cast(transform(b, after, likely), DType.F32)]
     single = b.shape(scores)[1] == 1
     results = pair(b, after, scores, after != "NONE") if single else transform(b, after, scores)
     return [chosen, b.cast(results, DType.F32)]

@@ -113,3 +113,12 @@ def test_few_terms_of_rows_that_are_looked_up_stay_along_the_lanes() -> None:
     found = nest((1000, 2), (1,), forms, Strides(DimBuilder()), 16)
     assert found.lane is not None
     assert found.lane.parts == (1,)
+
+
+def test_few_terms_that_are_looked_up_are_so_for_rows_along_the_lanes() -> None:
+    """Columns that a list names: read element by element either way, and reduced in all lanes at once."""
+    table, listed, written = Linear(0, (20, 0)), Linear(0, (0, 1)), Linear(0, (1, 0))
+    forms = Forms([table, listed], [written], [], 0, [frozenset({1}), frozenset()])
+    found = nest((1000, 2), (1,), forms, Strides(DimBuilder()), 16)
+    assert found.lane is not None
+    assert found.lane.parts == (0,)

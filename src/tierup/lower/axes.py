@@ -176,7 +176,10 @@ def _beside(
         return None
 
     def near(group: tuple[int, ...]) -> bool:
-        steps = [linear.strides[group[-1]] for linear in (*forms.loads, *forms.stores)]
+        # What is looked up along the few is read element by element either way.
+        reads = zip(forms.loads, forms.looked_up, strict=True)
+        along = [linear for linear, jumps in reads if jumps.isdisjoint(lane.parts)]
+        steps = [linear.strides[group[-1]] for linear in (*along, *forms.stores)]
         looked_up = any(not jumps.isdisjoint(group) for jumps in forms.looked_up)
         return not looked_up and all(isinstance(step, int) and 0 <= step <= most for step in steps) and any(steps)
 

@@ -55,11 +55,16 @@ def factors(graph: Graph, region: Region) -> set[int]:
     scores = next(index for index in region.nodes if graph.nodes[index].op == "core.matmul")
     pending = list(graph.nodes[scores].inputs)
     while pending:
-        index = graph.producers.get(value) if (value := pending.pop()) is not None else None
-        node = None if index is None else graph.nodes[index]
-        if index is not None and node is not None and (node.op in VIEWS or is_scaled(graph, node)):
-            pending.extend(node.inputs[: 1 if node.op in VIEWS else 2])
-            found |= set() if node.op in VIEWS else {index}
+        value = pending.pop()
+        index = None if value is None else graph.producers.get(value)
+        if index is None:
+            continue
+        node = graph.nodes[index]
+        if node.op in VIEWS:
+            pending.append(node.inputs[0])
+        elif is_scaled(graph, node):
+            pending.extend(node.inputs)
+            found.add(index)
     return found
 
 

@@ -13,6 +13,7 @@ whether a result is written over an input. A kernel that crashes or hangs is not
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -48,7 +49,7 @@ RMS_FACTOR = 2.0
 WINOGRAD_RMS_FACTOR = 4.0  # the sums of F(2×2, 3×3) are of larger numbers
 _RMS_ELEMS = 64  # with fewer, one lucky rounding of the baseline's decides
 _WANTED_ELEMS = 512  # to judge, and to compare; small regions are tried more often
-_LAPS, _MORE_ROUNDS = 8, 16
+_LAPS, _MORE_ROUNDS, _MORE_PARTS = 8, 16, 16
 _EXACT_LAPS = 3  # of what rounds nothing: there every element is judged to the last bit, and none is compared
 _ROUNDS_TO_BE_SURE = 32  # all elements of a row may owe their errors to one sum, and one lucky sum says nothing
 _LARGE_ELEMS = 1 << 20  # an evaluation of more takes some tens of ms: then a few rounds have to do
@@ -215,7 +216,8 @@ class _Attempt:
             return
         trial = Trial(question.sized, self._addresses, given, shift=round.shift, in_place=round.in_place)
         self._rounds += 1
-        self._evaluated += min(sized.elements, 2 * PART_ELEMS) if len(question.answers) > 1 else sized.elements
+        parts = len(question.answers)
+        self._evaluated += min(sized.elements, parts * PART_ELEMS) if parts > 1 else sized.elements
         try:
             self._look_at(trial, question, round, self._run(trial, round, draw))
         except Refused as refused:
@@ -235,7 +237,7 @@ class _Attempt:
         return None
 
     def _parts(self, sized: Sized, round: Round, draw: Draw) -> list[Part]:
-        """All of the results, or of large ones the last part and any other."""
+        """All of the results, or of large ones the last part and any other; several where results are compared."""
         if sized.elements <= _WHOLE_ELEMS or round.bad_index:
             return [whole_of(sized)]
         if sized.open_sizes not in self._lengths:
@@ -243,7 +245,11 @@ class _Attempt:
         lengths = self._lengths[sized.open_sizes]
         if lengths is None:
             return [whole_of(sized)]
-        return [draw_part(sized, lengths, draw, last=last) for last in (True, False)]
+        last = draw_part(sized, lengths, draw, last=True)
+        elements = max(sum(math.prod(end - begin for begin, end in box) for box in last.outputs), 1)
+        others = -(-_WANTED_ELEMS // elements) - 1 if round.compared else 1  # so many take less time than another round
+        parts = [last, *(draw_part(sized, lengths, draw, last=False) for _ in range(min(max(others, 1), _MORE_PARTS)))]
+        return list({part.outputs: part for part in parts}.values())
 
     def _answers(self, inputs: Mapping[ValueId, Array]) -> bool:
         """Whether the region has an answer to inputs that may have an index outside."""

@@ -40,6 +40,7 @@ __all__ = [
 RULES = {**SINGLE_RULES, **recurrent_rules(SINGLE_RULES)}
 _RECURRENCES: dict[str, Callable[..., tuple[Array, ...]]] = {"core.rnn": rnn, "core.gru": gru, "core.lstm": lstm}
 EPS = 2.0**-23  # the distance from 1 to the next f32
+_TERM_ELEMS = 1 << 16  # that are multiplied at once: they stay in the cache
 
 
 class NoRule(TierupError):
@@ -172,11 +173,21 @@ def _results(node: Node) -> list[ValueId]:
 
 
 def _product_in_order(a: Array, b: Array) -> Array:
+    batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    return _add_in_order(np.zeros((*batch, a.shape[-2], b.shape[-1]), a.dtype), a, b)
+
+
+def _add_in_order(total: Array, a: Array, b: Array) -> Array:
+    """`total` and every term of a product, one after the other."""
+    a, b = (x.reshape((1,) * (total.ndim - x.ndim) + x.shape) for x in (a, b))
+    left, right = np.moveaxis(a, -1, 0)[..., None], np.moveaxis(b, -2, 0)[..., None, :]
+    step = max(1, _TERM_ELEMS // max(total.size, 1))
     with np.errstate(all="ignore"):
-        batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-        total = np.zeros((*batch, a.shape[-2], b.shape[-1]), a.dtype)
-        for k in range(a.shape[-1]):
-            total += a[..., :, k, None] * b[..., k, None, :]
+        for first in range(0, len(left), step):
+            terms = left[first : first + step] * right[first : first + step]
+            terms[0] += total
+            # Along an outer axis, NumPy adds up in order; numbers side by side it adds up in pairs.
+            total = np.add.reduce(terms) if total.size > 1 else np.add.accumulate(terms)[-1]
     return total
 
 
@@ -188,13 +199,10 @@ def _convolution_in_order(node: Node, x: Array, w: Array, pads: Array) -> Array:
     rows = list(zip(kernel, node.attrs["strides"], node.attrs["dilations"], strict=True))
     counts = [max((n - (k - 1) * d - 1) // s + 1, 0) for n, (k, s, d) in zip(padded.shape[1:-1], rows, strict=True)]
     total = np.zeros((len(x), *counts, w.shape[1]), x.dtype)
-    with np.errstate(all="ignore"):
-        for number, place in enumerate(itertools.product(*map(range, kernel))):
-            steps = zip(place, counts, rows, strict=True)
-            window = tuple(slice(p * d, p * d + n * s, s) for p, n, (_, s, d) in steps)
-            met = padded[(slice(None), *window)]
-            for channel in range(channels):
-                total += met[..., channel, None] * w[number * channels + channel]
+    for number, place in enumerate(itertools.product(*map(range, kernel))):
+        steps = zip(place, counts, rows, strict=True)
+        window = tuple(slice(p * d, p * d + n * s, s) for p, n, (_, s, d) in steps)
+        total = _add_in_order(total, padded[(slice(None), *window)], w[number * channels : (number + 1) * channels])
     return total
 
 

@@ -18,6 +18,7 @@ struct CallTime {
 class CallTimes {
  public:
   static constexpr size_t kKept = 512;
+  static constexpr uint64_t kLongNs = 10'000'000;  // of a call, beside which watching it takes no time
   using Clock = std::chrono::steady_clock;
 
   // Whether to time the next call. Reading the clock twice takes some 50 ns, so of short calls only a few are timed:

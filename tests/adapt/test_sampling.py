@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -143,6 +144,37 @@ def test_what_is_kept_of_calls_is_one_copy_and_bounded(tmp_path: Path) -> None:
     assert take(3)[1]  # 6 MiB with the others: they go
     assert not care.calls_to_try(runner, (((1, 1 << 18),), ((2, 1 << 18),)))[1].inputs
     assert take(5)[1] == ()  # it is sampled, but too large to be kept
+
+
+class Ran:
+    """A runner whose calls took these times, one of each number of rows."""
+
+    def __init__(self, times_s: dict[int, float], calls: dict[int, int]) -> None:
+        self.program = SimpleNamespace(number=1)
+        self._times_s, self._calls = times_s, calls
+
+    def signatures(self) -> list[tuple[tuple[tuple[int, ...] | None, ...], int]]:
+        return [(((rows, 8), None), count) for rows, count in self._calls.items()]
+
+    def times(self) -> list[tuple[tuple[tuple[int, ...] | None, ...], int, int]]:
+        return [(((rows, 8), None), 1, round(1e9 * taken)) for rows, taken in self._times_s.items()]
+
+
+@pytest.mark.parametrize(
+    ("calls", "tried"),
+    [
+        ({2: 1, 3: 1, 4: 1, 5: 1}, [4, 5]),  # the shortest, the longest and one between, unless they take long
+        ({3: 1, 4: 1, 5: 1, 6: 1}, [4, 3, 5]),  # it is not known what 6 take
+        ({1: 9, 2: 5, 3: 5, 4: 1}, [1]),
+        ({2: 5, 3: 9, 4: 1}, [3, 4]),
+    ],
+)
+def test_a_plan_is_tried_on_few_calls_that_tell_most(tmp_path: Path, calls: dict[int, int], tried: list[int]) -> None:
+    care = Care(Progress(), settings(tmp_path), "net")
+    for rows in calls:
+        care.take_sample(_native.Runner([], []), {"x": np.ones((rows, 8), np.float32)}, {}, 1)
+    runner: Any = Ran({1: 0.9, 2: 0.2, 3: 0.01, 4: 0.001, 5: 0.1}, calls)
+    assert [call.signature for call in care.calls_to_try(runner, ())] == [((rows, 8),) for rows in tried]
 
 
 def sample(number: int) -> Sample:

@@ -21,6 +21,8 @@ from tierup.adapt.thinning import CLOSE_CALLS, RegionTimes, slow_variants, witho
 from tierup.events import Confirmed, RolledBack, Suspected, Thinned
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tierup import _native
     from tierup.adapt.messages import CallRecord, CheckedCall
     from tierup.config import Config
@@ -36,7 +38,7 @@ _KEPT_SAMPLES = 4  # signatures whose inputs are kept
 _KEPT_BYTES = 4 << 20  # for all of them together: larger inputs are drawn where a plan is tried
 _KEPT_EVIDENCE = 4  # wrong answers, with their inputs
 _TRIED_CALLS = 3  # signatures that a plan with open sizes is tried on, or fewer if calls of them take so long
-_TRIED_S = 0.25
+_TRIED_S = 0.2
 
 
 class Previous(msgspec.Struct, frozen=True):
@@ -246,18 +248,17 @@ class Care:
             return tuple(
                 CallRecord(signature, found if hold(facts, found) else ()) for signature, found in kept.items()
             )
-        seen = sorted(runner.signatures(), key=lambda entry: -entry[1])
-        shapes = [tuple(shape for shape in signature if shape is not None) for signature, _ in seen]
         live_s = _fastest_s(runner)
         known = [
-            CallRecord(signature, self._samples.get(signature, ()), live_s.get(signature, 0.0))
-            for signature, (whole, _) in zip(shapes, seen, strict=True)
-            if signature in self._samples or None not in whole
+            (-calls, live_s.get(signature, 0.0), signature)
+            for shapes, calls in runner.signatures()
+            if (signature := _tensors(shapes)) in self._samples or None not in shapes
         ]
+        timed = [call for call in known if call[2] in live_s]
         tried: list[CallRecord] = []
-        for call in known[:_TRIED_CALLS]:
-            if sum(other.live_s for other in tried) < _TRIED_S:
-                tried.append(call)
+        for _, taken_s, signature in _most_telling(sorted(timed or known)):
+            if not tried or taken_s + sum(other.live_s for other in tried) < _TRIED_S:
+                tried.append(CallRecord(signature, self._samples.get(signature, ()), taken_s))
         return tuple(tried) or (CallRecord(None),)
 
 
@@ -265,10 +266,21 @@ def _fastest_s(runner: _native.Runner) -> dict[Signature, float]:
     """The fastest of the last calls of each signature that what answers now has answered."""
     found: dict[Signature, float] = {}
     for shapes, program, nanoseconds in runner.times():
-        signature = tuple(shape for shape in shapes if shape is not None)
+        signature = _tensors(shapes)
         if runner.program is not None and program == runner.program.number:
             found[signature] = min(1e-9 * nanoseconds, found.get(signature, math.inf))
     return found
+
+
+def _most_telling(known: Sequence[tuple[int, float, Signature]]) -> Sequence[tuple[int, float, Signature]]:
+    """The first of these; where more are as frequent, the shortest, the longest and one between."""
+    alike = [call for call in known if call[0] == known[0][0]]
+    return known[:_TRIED_CALLS] if len(alike) <= _TRIED_CALLS else [alike[0], alike[-1], alike[len(alike) // 2]]
+
+
+def _tensors(shapes: Sequence[tuple[int, ...] | None]) -> Signature:
+    """The shapes of a call's tensors alone."""
+    return tuple(shape for shape in shapes if shape is not None)
 
 
 def _bytes_of(records: tuple[TensorData, ...]) -> int:

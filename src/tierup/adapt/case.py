@@ -119,13 +119,14 @@ def cases_of(function: Function, weights: Weights) -> list[tuple[tuple[Placed, .
 
 def _groups(kernels: Sequence[Placed]) -> list[tuple[Placed, ...]]:
     """Kernels that write parts of one value belong together."""
-    groups: list[list[Placed]] = []
+    groups: dict[ValueId, list[Placed]] = {}  # by each value that one of them writes
     for placed in kernels:
-        written = set(bound_values(placed.kernel, "out"))
-        meeting = [group for group in groups if written.intersection(values_written([p.kernel for p in group]))]
-        groups = [group for group in groups if group not in meeting]
-        groups.append([*(other for group in meeting for other in group), placed])
-    return [tuple(group) for group in groups]
+        written = bound_values(placed.kernel, "out")
+        meeting = {id(groups[value]): groups[value] for value in written if value in groups}
+        group = [*(other for found in meeting.values() for other in found), placed]
+        values = {value for other in group for value in bound_values(other.kernel, "out")} if meeting else written
+        groups.update(dict.fromkeys(values, group))
+    return list({id(group): tuple(group) for group in groups.values()}.values())
 
 
 def isolate(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -73,6 +74,7 @@ class KernelCompiler(PlanCompiler):
         self.programs: list[TileProgram] = []
         self.written: list[KernelFunction] = []
         self._slots: dict[str, int] = {}
+        self._distinct: dict[bytes, TileProgram] = {}
 
     def function(self, graph: Graph) -> int:
         """Compile the body of a control node, which is in core ops like the graph around it; its number."""
@@ -97,8 +99,10 @@ class KernelCompiler(PlanCompiler):
         return index
 
     def lowered(self, graph: Graph, region: Region, dims: DimBuilder) -> Kernel:
-        """A region's kernel for this machine."""
-        return lower_region(graph, self.weight_table, region, dims, self.target.lanes, self.target.dots)
+        """A region's kernel for this machine; equal ones share their program, whose text is written once."""
+        kernel = lower_region(graph, self.weight_table, region, dims, self.target.lanes, self.target.dots)
+        program = self._distinct.setdefault(msgspec.msgpack.encode(kernel.program), kernel.program)
+        return replace(kernel, program=program)
 
     def slot(self, program: TileProgram) -> int:
         """Equal programs share a slot."""

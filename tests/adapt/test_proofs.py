@@ -16,8 +16,9 @@ import tierup
 from tierup.adapt import proofs
 from tierup.adapt.builders import Builders
 from tierup.adapt.messages import REPLIES, Failure, Inbox, PlacedCase, PlannedModel, Prove, Reply, fits, pack
+from tierup.adapt.planning import placed_cases
 from tierup.adapt.proof import Proof, Refusal
-from tierup.adapt.proofs import Verdicts, in_workers, placed_cases, refusals_of
+from tierup.adapt.proofs import Verdicts, in_workers, refusals_of
 from tierup.adapt.prove import prove_job
 from tierup.adapt.workers import Workers
 from tierup.codegen.objects import build

@@ -21,7 +21,8 @@ from tierup.ir.ops import table
 from tierup.ir.types import DType, dtype_from_numpy
 from tierup.ir.verify import verify
 from tierup.reference.evaluate import evaluate
-from tierup.rewrite.decompose import DECOMPOSITIONS, KEPT, decompose, reasons
+from tierup.rewrite.decompose import KEPT, decompose, reasons
+from tierup.rewrite.decompose import table as decompositions
 from tierup.rewrite.decompose.table import FAMILIES
 from tierup.rewrite.rewrite import lower_to_core
 
@@ -31,7 +32,7 @@ _ELSEWHERE = {"onnx.Constant", "onnx.GlobalLpPool", "onnx.SimplifiedLayerNormali
 
 def own(family: str) -> list[Case]:
     """The node tests that hold an op of `family`."""
-    ops = {op.partition(".")[2] for op in FAMILIES[family] if op.startswith(("onnx.", "preview."))}
+    ops = {op.partition(".")[2] for op in decompositions.family(family) if op.startswith(("onnx.", "preview."))}
     return [case for case in node_cases() if case.ops & ops]
 
 
@@ -62,7 +63,7 @@ def test_decomposed_is_imported(family: str) -> None:
     lowered: Counter[str] = Counter()
     found = [problem for case in own(family) for problem in problems(case, lowered)]
     assert found == []
-    tested = {op for op in FAMILIES[family] if op.startswith("onnx.")}
+    tested = {op for op in decompositions.family(family) if op.startswith("onnx.")}
     assert tested - set(lowered) - _ELSEWHERE == set(), "these were never decomposed"
 
 
@@ -137,11 +138,19 @@ def test_single_nodes(op: str, version: int, inputs: list[np.ndarray], attrs: di
 
 def test_every_op_is_core_or_decomposed_or_kept() -> None:
     core = {name for name, row in table().items() if row.core}
-    assert core | set(DECOMPOSITIONS) | set(KEPT) == set(table())
-    assert not core & set(DECOMPOSITIONS)
+    decomposed = {op for family in FAMILIES for op in decompositions.family(family)}
+    assert core | decomposed | set(KEPT) == set(table())
+    assert not core & decomposed
     assert not core & set(KEPT)
-    assert not set(DECOMPOSITIONS) & set(KEPT)
+    assert not decomposed & set(KEPT)
     assert all(len(reason.split()) > 3 for reason in KEPT.values())
+
+
+def test_every_decomposition_is_found_where_its_op_looks() -> None:
+    for name in FAMILIES:
+        for op, decomposed in decompositions.family(name).items():
+            assert decompositions.decomposition(op) is decomposed
+    assert decompositions.decomposition("onnx.NoSuchOp") is None
 
 
 def test_a_constant_is_a_weight() -> None:

@@ -15,7 +15,7 @@ from tests.security.models import model, node, value
 
 from tierup import _native
 from tierup.adapt.case_record import CaseRecord
-from tierup.adapt.proofs import placed_cases
+from tierup.adapt.planning import placed_cases
 from tierup.adapt.prove import prove_code
 from tierup.codegen.objects import build
 from tierup.frontends.onnx import load_onnx

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import resource
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import msgspec
 from msgspec import Struct
 
 from tierup.adapt.background import NO_TARGET
+from tierup.adapt.case import NotAlone, cases_of
+from tierup.adapt.case_record import record_of
 from tierup.adapt.imports import LAST_IMPORT
 from tierup.adapt.learn import decision_key, left_alone_s
-from tierup.adapt.messages import Failure, PlanModel, PlannedModel
+from tierup.adapt.messages import Failure, PlacedCase, PlanModel, PlannedModel
 from tierup.adapt.proof import REASON_LIMIT_CHARS
-from tierup.adapt.proofs import placed_cases
 from tierup.codegen.target import Target, target_of
 from tierup.errors import ConfigError, StoreError
 from tierup.frontends.onnx import Imported
@@ -144,6 +145,21 @@ def plan_model(job: PlanModel) -> PlannedModel | Failure:
     return PlannedModel(
         msgspec.msgpack.encode(entry), tuple(planned.texts), planned.target, cases, planned.compiled.saved
     )
+
+
+def placed_cases(compiled: Compiled, weights: Weights) -> tuple[PlacedCase, ...]:
+    """The cases of a plan's kernels, each once, as they travel."""
+
+    def found() -> Iterator[PlacedCase]:
+        for function in compiled.all_functions:
+            for group, case in cases_of(function, weights):
+                slots = tuple(placed.slot for placed in group)
+                if isinstance(case, NotAlone):
+                    yield PlacedCase(slots, reason=f"it cannot be tried alone: {case}"[:REASON_LIMIT_CHARS])
+                else:
+                    yield PlacedCase(slots, msgspec.msgpack.encode(record_of(case)))
+
+    return tuple(dict.fromkeys(found()))
 
 
 def _turned_away(place: str, key: str) -> Failure | None:

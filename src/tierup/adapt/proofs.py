@@ -7,23 +7,16 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
-
-import msgspec
+from collections.abc import Callable, Sequence
 
 from tierup.adapt.builders import run_jobs
 from tierup.adapt.messages import Failure, PlacedCase, Prove, Reply
-from tierup.adapt.proof import REASON_LIMIT_CHARS, Proof, Refusal
+from tierup.adapt.proof import Proof, Refusal
 from tierup.adapt.workers import AtMost, Presses, Told, WorkersUnavailable
 from tierup.codegen.target import Target
 from tierup.digests import sha256
 from tierup.logs import logger
 from tierup.store.records import KernelError
-
-if TYPE_CHECKING:  # the process that serves needs none of it
-    from tierup.ir.graph import Weights
-    from tierup.runtime.compiled import Compiled
 
 log = logger(__name__)
 
@@ -53,23 +46,6 @@ class Verdicts:
 
 
 VERDICTS = Verdicts()  # one for the process
-
-
-def placed_cases(compiled: Compiled, weights: Weights) -> tuple[PlacedCase, ...]:
-    """The cases of a plan's kernels, each once, as they travel."""
-    from tierup.adapt.case import NotAlone, cases_of
-    from tierup.adapt.case_record import record_of
-
-    def found() -> Iterator[PlacedCase]:
-        for function in compiled.all_functions:
-            for group, case in cases_of(function, weights):
-                slots = tuple(placed.slot for placed in group)
-                if isinstance(case, NotAlone):
-                    yield PlacedCase(slots, reason=f"it cannot be tried alone: {case}"[:REASON_LIMIT_CHARS])
-                else:
-                    yield PlacedCase(slots, msgspec.msgpack.encode(record_of(case)))
-
-    return tuple(dict.fromkeys(found()))
 
 
 def refusals_of(

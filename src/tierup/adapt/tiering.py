@@ -24,7 +24,7 @@ from tierup.adapt.learn import left_alone_s, machine_row
 from tierup.adapt.memory import MEMORY, place_of
 from tierup.adapt.messages import Failure, PlacedCase, PlannedModel, Recall, Recalled, TriedPlan, TryPlan
 from tierup.adapt.proof import Refusal
-from tierup.adapt.proofs import in_workers, placed_cases, refusals_of
+from tierup.adapt.proofs import in_workers, refusals_of
 from tierup.adapt.refusing import Refusing, in_quarantine, not_built
 from tierup.adapt.room import Room
 from tierup.adapt.workers import WorkersUnavailable
@@ -184,7 +184,7 @@ def _with_plan_from_worker(climb: Climb, prove: Prove | None) -> None:
 
 def _with_plan_from_here(climb: Climb, prove: Prove | None, forced: bool = False) -> None:
     """Somebody waits for it, or there is no file for a worker to read."""
-    from tierup.adapt.planning import make_entry, make_plan, why_not
+    from tierup.adapt.planning import make_entry, make_plan, placed_cases, why_not
 
     origin, config = climb.origin(), climb.config
     imported = origin.imported()

@@ -1,6 +1,6 @@
 """Lowers ops to the core ops: a table of decompositions, and a table of what stays whole and why.
 
-Every op is core, or has a row in `DECOMPOSITIONS`, or one in `KEPT`. A decomposition may still decline a node, for
+Every op is core, or has a `decomposition`, or a row in `KEPT`. A decomposition may still decline a node, for
 example where a rank is known only in the call; the node then stays, runs in the reference tier, and `reasons` says why.
 """
 
@@ -16,12 +16,12 @@ from tierup.ir.types import DType, TensorType, Type
 from tierup.rewrite.assume import Assumptions
 from tierup.rewrite.decompose.core import Core, Declined
 from tierup.rewrite.decompose.kept import KEPT
-from tierup.rewrite.decompose.table import DECOMPOSITIONS
+from tierup.rewrite.decompose.table import decomposition
 from tierup.rewrite.walk import Rewriter, Rule, Values, walk
 
 _SPLICED = frozenset({"preview.FlexAttention"})  # whose decompositions hold the nodes of their bodies
 
-__all__ = ["DECOMPOSITIONS", "KEPT", "decompose", "decompose_all", "reasons"]
+__all__ = ["KEPT", "decompose", "decompose_all", "reasons"]
 
 
 def decompose(graph: Graph, weights: Weights, assume: Assumptions | None = None) -> Graph:
@@ -48,8 +48,11 @@ def attempt(out: Rewriter, node: Node) -> Values | str:
     row = lookup(node.op)
     if row is not None and row.core:
         return row.core
-    if node.op not in DECOMPOSITIONS:
-        return KEPT.get(node.op, "no decomposition is known")
+    if node.op in KEPT:
+        return KEPT[node.op]
+    decomposed = decomposition(node.op)
+    if decomposed is None:
+        return "no decomposition is known"
     expected = out.types(node)
     if expected is None:
         return "its types cannot be right"
@@ -57,7 +60,7 @@ def attempt(out: Rewriter, node: Node) -> Values | str:
     if any(_foreign(type) for type in (*given, *expected)):
         return "no tile program has strings, complex numbers, sequences or maps"
     try:
-        answer = DECOMPOSITIONS[node.op](Core(out), node)
+        answer = decomposed(Core(out), node)
     except (Declined, InferError, DimError) as error:
         return str(error)
     results = [answer] if isinstance(answer, int) else list(answer)

@@ -1,61 +1,37 @@
-"""Every decomposition by op. A family is added here, and nowhere else."""
+"""Every decomposition by op. A family is added here, and nowhere else: `name.py` holds its table, `NAME`.
+
+Families are imported when one of their ops is asked for: a model has ops of a few, and all of them take 20 ms, which
+the first kernels of a model would wait for.
+"""
 
 from __future__ import annotations
 
-from tierup.rewrite.decompose.attention import ATTENTION
-from tierup.rewrite.decompose.core import Decomposition
-from tierup.rewrite.decompose.distinct import DISTINCT
-from tierup.rewrite.decompose.elementwise import ELEMENTWISE
-from tierup.rewrite.decompose.elimination import ELIMINATION
-from tierup.rewrite.decompose.generate import GENERATE
-from tierup.rewrite.decompose.linear_attention import LINEAR_ATTENTION
-from tierup.rewrite.decompose.linear_models import LINEAR_MODELS
-from tierup.rewrite.decompose.matrix import MATRIX
-from tierup.rewrite.decompose.microsoft import MICROSOFT
-from tierup.rewrite.decompose.microsoft_attention import MICROSOFT_ATTENTION
-from tierup.rewrite.decompose.microsoft_lstm import MICROSOFT_LSTM
-from tierup.rewrite.decompose.microsoft_quant import MICROSOFT_QUANT
-from tierup.rewrite.decompose.ml import ML
-from tierup.rewrite.decompose.movement import MOVEMENT
-from tierup.rewrite.decompose.nn import NN
-from tierup.rewrite.decompose.norm import NORM
-from tierup.rewrite.decompose.quant import QUANT
-from tierup.rewrite.decompose.recurrent import RECURRENT
-from tierup.rewrite.decompose.reduce import REDUCE
-from tierup.rewrite.decompose.sampling import SAMPLING
-from tierup.rewrite.decompose.select import SELECT
-from tierup.rewrite.decompose.signal import SIGNAL
-from tierup.rewrite.decompose.suppression import SUPPRESSION
-from tierup.rewrite.decompose.trees import TREES
-from tierup.rewrite.decompose.vision import VISION
+from functools import cache
+from importlib import import_module
 
-FAMILIES: dict[str, dict[str, Decomposition]] = {
-    "elementwise": ELEMENTWISE,
-    "generate": GENERATE,
-    "movement": MOVEMENT,
-    "select": SELECT,
-    "distinct": DISTINCT,
-    "reduce": REDUCE,
-    "norm": NORM,
-    "matrix": MATRIX,
-    "elimination": ELIMINATION,
-    "attention": ATTENTION,
-    "linear_attention": LINEAR_ATTENTION,
-    "nn": NN,
-    "quant": QUANT,
-    "recurrent": RECURRENT,
-    "signal": SIGNAL,
-    "vision": VISION,
-    "sampling": SAMPLING,
-    "suppression": SUPPRESSION,
-    "ml": ML,
-    "linear_models": LINEAR_MODELS,
-    "trees": TREES,
-    "microsoft": MICROSOFT,
-    "microsoft_quant": MICROSOFT_QUANT,
-    "microsoft_attention": MICROSOFT_ATTENTION,
-    "microsoft_lstm": MICROSOFT_LSTM,
+from tierup.rewrite.decompose.core import Decomposition
+
+_SHARED = (
+    "elementwise", "movement", "reduce", "select", "norm", "matrix", "nn", "generate", "attention", "quant",
+    "recurrent", "vision", "distinct", "sampling", "signal", "suppression", "elimination", "linear_attention",
+    "microsoft",
+)  # fmt: skip
+_OF_DOMAIN = {
+    "ml": ("ml", "linear_models", "trees"),
+    "ms": ("distinct", "microsoft", "microsoft_quant", "microsoft_attention", "microsoft_lstm"),
 }
-DECOMPOSITIONS: dict[str, Decomposition] = {
-    op: decomposition for family in FAMILIES.values() for op, decomposition in family.items()
-}
+FAMILIES = tuple(dict.fromkeys((*_SHARED, *_OF_DOMAIN["ml"], *_OF_DOMAIN["ms"])))
+
+
+@cache
+def family(name: str) -> dict[str, Decomposition]:
+    """The decompositions of a family by op."""
+    found: dict[str, Decomposition] = getattr(import_module(f"tierup.rewrite.decompose.{name}"), name.upper())
+    return found
+
+
+@cache
+def decomposition(op: str) -> Decomposition | None:
+    """The decomposition of an op, if it has one."""
+    names = _OF_DOMAIN.get(op.partition(".")[0], _SHARED)
+    return next((family(name)[op] for name in names if op in family(name)), None)

@@ -135,6 +135,14 @@ def test_every_part_is_told_of_once_it_is_copied(layout: Any, monkeypatch: pytes
         assert (told == 1).all()
 
 
+def test_what_need_not_last_is_read_where_it_lies() -> None:
+    """As in a trial: a large table in a file may begin at any byte."""
+    table = {"large": np.zeros((1 << 21) + 1, np.uint8)[1:].view(np.float32), "small": np.zeros(10, np.float32)}
+    large, small = bind_constants([("large",), ("small",)], table, copies=False).values()
+    assert large is table["large"]
+    assert small is not table["small"]
+
+
 def test_what_is_copied_and_what_is_not() -> None:
     large, small = np.zeros(1 << 19, np.float32), np.zeros(10, np.float32)
     unaligned = np.zeros((1 << 21) + 1, np.uint8)[1:].view(np.float32)

@@ -59,14 +59,14 @@ def try_plan(job: TryPlan) -> TriedPlan | Failure:
     configure(config, all_dtypes=False)  # `restore` registers what the plan needs
     plans, origin = Plans(job.cache_dir, job.threads), Origin(job.path, partial(_import, job.path, source.stamp))
     entry = msgspec.msgpack.decode(job.entry, type=EntryRecord)
-    warm = restore(plans.open(source, entry), origin, config)
+    warm = restore(plans.open(source, entry), origin, config, copies=False)  # the file will do for this while
     if job.incumbent is None:
         incumbent = _baseline_runner(entry.about, origin)
     else:
         found = plans.find(source, job.parts)
         if found is None or found.record.plan.aim != job.incumbent:
             return Failure("the plan that answers now is not in the cache")
-        incumbent = _runner(entry.about, restore(found, origin, config, warm.serving.constants).program)
+        incumbent = _runner(entry.about, restore(found, origin, config, warm.serving.constants, copies=False).program)
     runners = incumbent, _runner(entry.about, warm.program)
     budget_s = job.budget_s / max(1, len(job.calls) * len(job.ways))
     calls = [call if call.signature is not None else _any_call(origin) for call in job.calls]

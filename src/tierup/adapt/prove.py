@@ -61,8 +61,8 @@ _JUDGED_SHARE = 0.1  # where less than this can be compared, nothing was proved
 
 
 class Round(Struct, frozen=True):
-    """How a kernel is tried once. `shift` is by how many elements inputs lie off a 64-byte border, `compared` whether
-    the baseline is run, too."""
+    """How a kernel is tried once. `shift` is by how many elements, and a byte, inputs lie off a 64-byte border,
+    `compared` whether the baseline is run, too."""
 
     style: str = "normal"
     sizes: str = "typical"
@@ -75,7 +75,7 @@ class Round(Struct, frozen=True):
 
     def __str__(self) -> str:
         words = [f"{self.style} elements", f"{self.sizes} sizes"]
-        words += [f"inputs off their border by {self.shift} elements"] * bool(self.shift)
+        words += [f"inputs off their border by {self.shift} elements and a byte"] * bool(self.shift)
         words += [f"a range cut in {self.pieces}"] * (self.pieces > 1)
         words += ["a result written over an input"] * self.in_place
         words += ["an index outside"] * self.bad_index

@@ -271,7 +271,7 @@ class _Call:
 class Trial:
     """The kernels of a case with memory for one call. `run` may be called any number of times: unless a result lies
     where an input does (`in_place`), inputs stay as they are. `shift` moves what is read from its 64-byte border by so
-    many elements.
+    many elements and a byte.
     """
 
     def __init__(
@@ -309,7 +309,8 @@ class Trial:
         flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         rows = self.sized.ends.get(buffer) if isinstance(buffer, ValueId) else None
         ends = None if rows is None else rows * array[0].nbytes
-        return _Area(flat.size, shift * array.dtype.itemsize, flat, ends), flat
+        off = shift * array.dtype.itemsize + 1 if shift else 0  # what lies in a file may begin anywhere
+        return _Area(flat.size, off, flat, ends), flat
 
     def _room(self, value: ValueId) -> _Area:
         return self._held[self._shared[value]][0] if value in self._shared else _Area(self.sized.bytes_of(value))

@@ -38,22 +38,25 @@ def bind_constants(
     threads: int = 1,
     done: Done | None = None,
     known: Constants | None = None,
+    *,
+    copies: bool = True,
 ) -> Constants:
     """The arrays of constants, each given as a digest and its packing, in their order.
 
-    `done` is told what was copied and when. What is `known` already is not made again.
+    `done` is told what was copied and when. What is `known` already is not made again. Without `copies`, large ones
+    that are not packed stay where the weights are, at any address: kernels can read them there.
     """
     known = known or {}
     wanted = [tuple(constant) for constant in constants]
     if len(set(wanted)) != len(wanted):
         raise ValueError("a constant is listed twice")
     missing = [constant for constant in wanted if constant not in known]
-    made = dict(zip(missing, _bind_missing(missing, weights, threads, done), strict=True))
+    made = dict(zip(missing, _bind_missing(missing, weights, threads, done, copies), strict=True))
     return {constant: known[constant] if constant in known else made[constant] for constant in wanted}
 
 
 def _bind_missing(
-    constants: Sequence[Sequence[str | int]], weights: WeightTable, threads: int, done: Done | None
+    constants: Sequence[Sequence[str | int]], weights: WeightTable, threads: int, done: Done | None, copies: bool
 ) -> list[Array]:
     found = [weights[str(digest)] for digest, *_ in constants]  # checked before anything is copied
     arrays: list[Array | None] = [None] * len(constants)
@@ -63,7 +66,7 @@ def _bind_missing(
     def work() -> None:
         try:
             for index in largest_first:  # shared: whoever is free takes the next
-                arrays[index] = _bound(found[index], constants[index][1:], done or _nothing)
+                arrays[index] = _bound(found[index], constants[index][1:], done or _nothing, copies)
         except BaseException as error:
             failed.append(error)
 
@@ -84,13 +87,13 @@ def _nothing(_: Array) -> None:
     pass
 
 
-def _bound(array: Array, packing: Sequence[str | int], done: Done) -> Array:
+def _bound(array: Array, packing: Sequence[str | int], done: Done, copies: bool) -> Array:
     if packing:
         width, *form = packing
         return pack_panels(array, int(width), done, str(*form))
     if array.dtype.kind == "O":
         return array
-    if array.flags.aligned and array.flags.c_contiguous and array.nbytes > _COPIED_BYTES:
+    if (array.flags.aligned or not copies) and array.flags.c_contiguous and array.nbytes > _COPIED_BYTES:
         return array
     copied = aligned_empty(array.shape, array.dtype)
     if not array.flags.c_contiguous:

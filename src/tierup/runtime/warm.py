@@ -47,15 +47,19 @@ def warm_start(origin: Origin, config: Config, progress: Progress) -> Warm | Non
     return warm
 
 
-def restore(entry: Entry, origin: Origin, config: Config, known: Constants | None = None) -> Warm:
-    """The program of an entry; constants that are known are shared. ValueError if it cannot be one."""
+def restore(
+    entry: Entry, origin: Origin, config: Config, known: Constants | None = None, *, copies: bool = True
+) -> Warm:
+    """The program of an entry; constants that are known are shared, `copies` as `bind_constants` has it. ValueError if
+    it cannot be one."""
     record = entry.record
     _check(record.about, len(record.plan.functions[0].inputs), len(record.plan.functions[0].outputs))
     _check_facts(record)
     configure(config, record.plan.all_dtypes)
     baseline = Baseline(origin.imported)
-    constants = bind_constants(record.plan.constants, entry.weights, config.threads, entry.weights.release, known)
-    program = restored(record.plan, entry.weights, baseline, constants)
+    weights, wanted = entry.weights, record.plan.constants
+    constants = bind_constants(wanted, weights, config.threads, weights.release, known, copies=copies)
+    program = restored(record.plan, weights, baseline, constants)
     plan, displaced = record.plan, list[Displaced]()
     if len(plan.kernels) < len(program.kernel_addresses()):
         raise ValueError("a slot has no kernel")

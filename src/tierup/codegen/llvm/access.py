@@ -1,7 +1,7 @@
 """Loads and stores of tiles: addresses, masks, gathers and scatters.
 
 An address is a sum of products position · stride; each product was computed where its loop's position is made. What
-lies beyond a ragged edge is neither read nor written.
+lies beyond a ragged edge is neither read nor written. What is read may begin at any byte: tables in a file do.
 """
 
 from __future__ import annotations
@@ -192,7 +192,7 @@ def _read(frame: Frame, stored: DType, lanes: int, spot: _Spot) -> str:
         kind,
         f"llvm.masked.gather.{mangled(kind)}.v{lanes}p0",
         (f"<{lanes} x ptr>", _spread(frame, stored, lanes, spot)),
-        ("i32", str(element_bytes(stored))),
+        ("i32", "1"),
         (vector("i1", lanes), spot.mask or literal(DType.BOOL, True, lanes)),
         (kind, "zeroinitializer"),
     )
@@ -204,7 +204,7 @@ def _read_one(frame: Frame, stored: DType, lanes: int, spot: _Spot) -> str:
     if spot.mask is not None:
         inside = spot.mask if lanes == 1 else w.value(f"extractelement <{lanes} x i1> {spot.mask}, i64 0")
         pointer = w.value(f"select i1 {inside}, ptr {pointer}, ptr {frame.spare()}")
-    scalar = w.value(f"load {kind}, ptr {pointer}, align {element_bytes(stored)}")
+    scalar = w.value(f"load {kind}, ptr {pointer}, align 1")
     if lanes == 1:
         return scalar
     wide = memory_type(stored, lanes)
@@ -214,11 +214,11 @@ def _read_one(frame: Frame, stored: DType, lanes: int, spot: _Spot) -> str:
 
 def read_row(frame: Frame, stored: DType, lanes: int, pointer: str, mask: str | None) -> str:
     """Elements that lie side by side."""
-    w, kind, align = frame.writer, memory_type(stored, lanes), str(element_bytes(stored))
+    w, kind = frame.writer, memory_type(stored, lanes)
     if mask is None:
-        return w.value(f"load {kind}, ptr {pointer}, align {align}")
+        return w.value(f"load {kind}, ptr {pointer}, align 1")
     name, truth = f"llvm.masked.load.{mangled(kind)}.p0", vector("i1", lanes)
-    return w.call(kind, name, ("ptr", pointer), ("i32", align), (truth, mask), (kind, "zeroinitializer"))
+    return w.call(kind, name, ("ptr", pointer), ("i32", "1"), (truth, mask), (kind, "zeroinitializer"))
 
 
 def _spread(frame: Frame, stored: DType, lanes: int, spot: _Spot) -> str:

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from tierup.adapt.compare import SequentialTest, decided, is_twice, log_gain, saved, verdict
+from tierup.adapt.compare import SequentialTest, decided, is_far, log_gain, saved, verdict
 
 
 def pairs(count: int, ratio: float, noise: float, seed: int = 0) -> list[tuple[float, float]]:
@@ -75,12 +75,12 @@ def test_it_is_decided_early_where_it_is_clear() -> None:
 
 def test_twice_is_enough_however_much_more_it_is() -> None:
     noisy = [(10.0, 4.0), (10.0, 2.0)]
-    assert is_twice(noisy)
+    assert is_far(noisy)
     assert not decided(noisy)
     assert verdict([log_gain(noisy)]) == "better"
-    assert not is_twice([(10.0, 6.0), (10.0, 2.0)])
-    assert not is_twice([(10.0, 4.0), (100.0, 1.0)])  # that may be anything
-    assert not is_twice([(4.0, 10.0), (2.0, 10.0)])
+    assert not is_far([(10.0, 6.0), (10.0, 2.0)])
+    assert not is_far([(10.0, 4.0), (100.0, 1.0)])  # that may be anything
+    assert not is_far([(4.0, 10.0), (2.0, 10.0)])
 
 
 @pytest.mark.parametrize(("share", "expected"), [(0.9, True), (0.1, False)])

@@ -70,6 +70,9 @@ def test_live_calls_have_shown_what_the_baseline_takes(compared: Callable[..., C
     assert said(near) == "worse"
     late = compared(repeat(30 * MS), True, live_s=30 * MS, first_s=20 * MS)
     assert (said(late), late.pairs) == ("better", 2)
+    # A call that takes long is hardly changed by an interruption: half as long again tells enough.
+    assert compared(never, True, live_s=200 * MS, first_s=125 * MS).pairs == 1
+    assert compared(repeat(30 * MS), True, live_s=200 * MS, first_s=140 * MS).candidate_us == pytest.approx(1000)
     # Beside other kernels, live calls of another time say nothing.
     assert said(compared(repeat(MS), False, live_s=30 * MS, first_s=MS)) == "same"
 

@@ -45,11 +45,11 @@ def decided(pairs: Sequence[tuple[float, float]], least: int = 3) -> bool:
     return abs(gain) > max(margin, LEAST_GAIN) * 1.5 or (margin < LEAST_GAIN / 2 and abs(gain) < LEAST_GAIN / 2)
 
 
-def is_twice(pairs: Sequence[tuple[float, float]]) -> bool:
-    """Whether the candidate was more than twice as fast each time, and noise is less than that: enough to go live
-    beside the baseline, which kernels are expected to beat by far. How far does not matter."""
+def is_far(pairs: Sequence[tuple[float, float]], times: float = 2.0) -> bool:
+    """Whether the candidate was so many times as fast each time, and noise is less than that: enough to go live beside
+    the baseline, which kernels are expected to beat by far. How far does not matter."""
     gain, margin = log_gain(pairs)
-    return gain > margin and all(incumbent > 2 * candidate for incumbent, candidate in pairs)
+    return gain > margin and all(incumbent > times * candidate for incumbent, candidate in pairs)
 
 
 def verdict(gains: Sequence[tuple[float, float]]) -> Literal["better", "worse", "same", "unclear"]:

@@ -21,7 +21,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from tierup import _native
-from tierup.adapt.compare import decided, is_twice, log_gain, saved, verdict
+from tierup.adapt.compare import decided, is_far, log_gain, saved, verdict
 from tierup.adapt.messages import CallRecord, Failure, TriedPlan, TryPlan
 from tierup.adapt.tensors import array_of
 from tierup.config import Config
@@ -47,7 +47,9 @@ _BLOCK_S, _BLOCK_CALLS = 0.002, ((5, 0.01), (2, 0.05))
 _LEAST_PAIRS, _MOST_PAIRS = 3, 60
 _PATIENCE = 3  # times the budget, where noise could still hide a gain: a plan is turned away for long
 _SETS = 3  # of drawn inputs, which calls rotate over
-_LONG_S = 0.1  # of a call, beside which an interruption is short
+# A candidate that is so many times as fast as the baseline in single calls is faster, whatever interrupts it. A call
+# that takes long is hardly changed by that, and shares cores and memory with the live ones for all of its time.
+_FAR, _FAR_LONG, _LONG_S = 2.0, 1.5, 0.1
 
 Feeds = dict[str, Any]
 
@@ -148,20 +150,21 @@ def _compare(
     first_s: float = 0.0,
 ) -> Compared:
     """Blocks of calls in turn, until it is decided or the time is over; where noise is large, some time longer. With
-    `single`, single calls first, and one of each if all other signatures have said twice (`far`); `first_s` is what the
-    first one took the candidate."""
+    `single`, single calls first, and one of each if all other signatures were decided by far (`far`); `first_s` is what
+    the first one took the candidate."""
     sets = [_given(call) if call.inputs else _drawn(entry, call, 0)]
     # Single calls tell enough where one is several times as fast, as kernels are beside the baseline. Beside other
     # kernels they do not: one that was interrupted takes many times as long, too.
-    turns = (1 if far or call.live_s > _LONG_S else 2) if single else 0
+    is_long = call.live_s > _LONG_S
+    turns, times = (1 if far or is_long else 2) if single else 0, _FAR_LONG if is_long else _FAR
     pairs: list[tuple[float, float]] = []
     if single and call.live_s and first_s:  # what the baseline takes, live calls have shown
         pairs = [(call.live_s, first_s if turn == 0 else _one_call(candidate, sets)) for turn in range(turns)]
-        if not is_twice(pairs):  # the first call of a program takes longer
+        if not is_far(pairs, times):  # the first call of a program takes longer
             pairs = [(call.live_s, _one_call(candidate, sets)) for _ in range(turns)]
-    if not (pairs and is_twice(pairs)):
+    if not (pairs and is_far(pairs, times)):
         pairs = [_pair(turn, incumbent, candidate, sets, _one_call) for turn in range(turns)]
-    if not decided(pairs) and not (pairs and is_twice(pairs)):
+    if not decided(pairs) and not (pairs and is_far(pairs, times)):
         pairs = []
         sets += [] if call.inputs else [_drawn(entry, call, seed) for seed in range(1, _SETS)]
         for feeds in sets:

@@ -65,7 +65,7 @@ OTHERS = tuple(
         "whisper", "wav2vec2", "conformer", "hifigan", "wavenet",
         "segformer", "dinov2", "mobilevit", "efficientnet", "regnet", "unet", "detector", "super_resolution",
         "diffusion", "decoder",
-        "gru",
+        "gru", "dlrm",
         "gpt2_f16", "llama_decode_f16", "unet_f16", "wav2vec2_f16",
     )
 )  # fmt: skip

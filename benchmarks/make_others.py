@@ -7,7 +7,7 @@ Language   deberta, gpt2, llama, llama_decode (one token and a cache), mamba, fn
 Sound      whisper, wav2vec2, conformer, hifigan, wavenet
 Pictures   segformer, dinov2, mobilevit, efficientnet, regnet, unet, detector, super_resolution
 Diffusion  diffusion (a U-Net with attention to a text), decoder (of a VAE)
-Others     gru
+Others     gru, dlrm (recommendation: tables of embeddings, eight bags of four)
 In f16     gpt2_f16, llama_decode_f16, unet_f16, wav2vec2_f16
 """
 
@@ -368,6 +368,23 @@ class Gru(nn.Module):
         return self.out((torch.softmax(self.score(torch.tanh(y)), 1) * y).sum(1))
 
 
+class Dlrm(nn.Module):
+    """Embeddings of what was clicked and what is known of a user, and how each goes with each."""
+
+    def __init__(self):
+        super().__init__()
+        self.known = nn.Sequential(nn.Linear(13, 256), nn.ReLU(), nn.Linear(256, 64), nn.ReLU())
+        self.tables = nn.ModuleList(nn.EmbeddingBag(5000, 64, mode="sum") for _ in range(8))
+        self.out = nn.Sequential(nn.Linear(64 + 36, 256), nn.ReLU(), nn.Linear(256, 1), nn.Sigmoid())
+        self.pairs = torch.tril_indices(9, 9, -1)
+
+    def forward(self, x, ids):
+        known = self.known(x)
+        all = torch.stack([known, *(table(ids[:, i]) for i, table in enumerate(self.tables))], 1)
+        together = (all @ all.transpose(1, 2))[:, self.pairs[0], self.pairs[1]]
+        return self.out(torch.cat([known, together], 1))
+
+
 def sound(model, *shape):
     return Call(model, lambda m, x: m(x)[0]), (torch.randn(1, *shape),), ["x"], None
 
@@ -448,6 +465,7 @@ OTHERS = {
     ),
     "decoder": decoder,
     "gru": lambda: plain(Gru(), torch.randint(0, 900, (1, 80)), names=("ids",)),
+    "dlrm": lambda: plain(Dlrm(), torch.randn(16, 13), torch.randint(0, 5000, (16, 8, 4)), names=("x", "ids")),
     "gpt2_f16": lambda: halved("gpt2"),
     "llama_decode_f16": lambda: halved("llama_decode"),
     "unet_f16": lambda: halved("unet"),

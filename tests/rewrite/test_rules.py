@@ -7,9 +7,11 @@ import pytest
 from tests.rewrite.graphs import Build, assert_same, const, f32, ints, made, node
 from tests.rewrite.sequence_graphs import SEQUENCES_APPLY, SEQUENCES_MUST_NOT
 
+from tierup.errors import InputError
 from tierup.ir.build import GraphBuilder
 from tierup.ir.graph import Attrs, Graph, Node, Weights
 from tierup.ir.types import DType
+from tierup.reference.evaluate import evaluate
 from tierup.rewrite.rules import TABLE
 from tierup.rewrite.walk import Rewriter, Values, Walked, walk
 
@@ -51,6 +53,33 @@ def branches(b: GraphBuilder, condition: int) -> int:
     (result,) = b.node("onnx.If", [condition, x], _captures(1), graphs=tuple(graphs), version=21)
     assert result is not None
     return result
+
+
+def bag(
+    b: GraphBuilder, first: int = 1, *, step: int = 1, rank: int = 1, decides: bool = True, dtype: DType = DType.I64
+) -> list[int]:
+    """Whether x[i : i + step] equals x[i + 1 : i + 2], with i = n + first, and a branch for either answer."""
+    x, place = typed(b, DType.I64, *(3, 1, 1)[:rank]), typed(b, dtype, 1)
+    numpy = dtype.numpy
+
+    def count(by: int) -> int:
+        return int(node(b, "onnx.Add", place, const(b, [first + by], numpy), version=14))
+
+    one, two = (
+        node(
+            b,
+            "onnx.Slice",
+            x,
+            count(begin),
+            count(begin + length),
+            const(b, [0], numpy),
+            const(b, [1], numpy),
+            version=13,
+        )
+        for begin, length in ((0, step), (1, 1))
+    )
+    same = node(b, "onnx.Equal", one, two, version=13)
+    return [branches(b, same)] if decides else [same]
 
 
 def loop(b: GraphBuilder, trips: int, *, scan: bool = False, weight: bool = False) -> int:
@@ -164,6 +193,8 @@ APPLIES: list[tuple[str, Build]] = [
     ("known branch", lambda b: branches(b, const(b, True, BOOL))),
     ("known branch", lambda b: branches(b, const(b, [False], BOOL))),
     ("no trips", lambda b: loop(b, 0)),
+    ("deciding slice", bag),
+    ("deciding slice", lambda b: bag(b, -2)),  # counted from the end
     *SEQUENCES_APPLY,
 ]  # fmt: skip
 
@@ -223,6 +254,9 @@ MUST_NOT: list[tuple[str, Build]] = [
     ("known branch", lambda b: branches(b, typed(b, DType.BOOL))),
     ("no trips", lambda b: loop(b, 2)),
     ("no trips", lambda b: loop(b, 0, scan=True)),  # nothing stacked is still a tensor
+    ("deciding slice", lambda b: bag(b, decides=False)),  # it may be empty
+    ("deciding slice", lambda b: bag(b, rank=2)),
+    ("deciding slice", lambda b: bag(b, dtype=DType.I32)),
     *SEQUENCES_MUST_NOT,
 ]  # fmt: skip
 
@@ -255,6 +289,20 @@ def test_must_not_apply(name: str, build: Build) -> None:
     assert [n.op for n in walked.graph.nodes] == [n.op for n in graph.nodes]
     if name != "dropout":  # which draws anew in each evaluation
         assert_same(graph, walked.graph, weights)
+
+
+@pytest.mark.parametrize("place", [-9, -4, -3, -2, 1, 2, 7, 2**63 - 2])
+def test_a_slice_that_decides_and_is_empty_is_turned_away_as_before(place: int) -> None:
+    """The first is x[place + 1], the second x[place + 2]; x has three elements."""
+    graph, weights = made(bag)
+    rewritten = alone("deciding slice", graph, weights).graph
+    inputs = [np.array([5, 5, 6]), np.array([place]), np.zeros(2, np.float32)]
+    if place == -4:
+        return assert_same(graph, rewritten, weights, inputs)
+    for either in (graph, rewritten):
+        with pytest.raises(InputError):
+            evaluate(either, weights, inputs)
+    return None
 
 
 def test_every_row_is_tested_both_ways() -> None:

@@ -67,6 +67,71 @@ def pieces() -> onnx.ModelProto:
     return model(nodes, [value("x", ("n", 8))], [_open("y")], weights)
 
 
+def bags() -> onnx.ModelProto:
+    """nn.EmbeddingBag as torch.onnx writes it: a loop over bags, which ends by a condition; rows from one offset to the
+    next are cut out and added up, where there are any, and the sums appended to a list."""
+    looked = [
+        node("Slice", ["x", "start", "end"], ["rows"]),
+        node("ReduceSum", ["rows", "zero1"], ["sum"], keepdims=1),
+    ]
+    nodes = [
+        node("Reshape", ["at", "minus1"], ["place"]),
+        node("Add", ["place", "one"], ["next"]),
+        node("Slice", ["all", "place", "next"], ["start"]),
+        node("Add", ["place", "two"], ["after"]),
+        node("Slice", ["all", "next", "after"], ["end"]),
+        node("Equal", ["start", "end"], ["same"]),
+        node(
+            "If",
+            ["same"],
+            ["row"],
+            then_branch=helper.make_graph(
+                [node("Identity", ["nothing"], ["none_row"])], "none", [], [_open("none_row")]
+            ),
+            else_branch=helper.make_graph(looked, "some", [], [_open("sum")]),
+        ),
+        node("SequenceInsert", ["s", "row"], ["s_out"]),
+        node("Add", ["at", "step"], ["at_out"]),
+        node("Less", ["at_out", "count"], ["go_out"]),
+    ]
+    inputs = [
+        value("i", (), TensorProto.INT64),
+        value("go_in", (), TensorProto.BOOL),
+        SEQUENCE,
+        helper.make_tensor_value_info("at", TensorProto.INT64, None),
+    ]
+    outputs = [
+        helper.make_tensor_value_info("go_out", TensorProto.BOOL, None),
+        helper.make_tensor_sequence_value_info("s_out", TensorProto.FLOAT, None),
+        helper.make_tensor_value_info("at_out", TensorProto.INT64, None),
+    ]
+    around = [
+        node("Gather", ["table", "ids"], ["x"]),
+        node("Shape", ["ids"], ["size"]),
+        node("Shape", ["offsets"], ["count"]),
+        node("Concat", ["offsets", "size"], ["all"], axis=0),
+        node("SequenceEmpty", [], ["none"]),
+        node(
+            "Loop", ["", "yes", "none", "first"], ["sums", ""], body=helper.make_graph(nodes, "body", inputs, outputs)
+        ),
+        node("ConcatFromSequence", ["sums"], ["y"], axis=0),
+    ]
+    table = np.random.default_rng(0).standard_normal((50, 5)).astype(np.float32)
+    weights = [
+        numpy_helper.from_array(array, name)
+        for name, array in (
+            ("table", table),
+            ("nothing", np.zeros((1, 5), np.float32)),
+            ("yes", np.array(True)),
+            ("first", np.array(0)),
+            ("step", np.array(1)),
+        )
+    ]
+    weights += [integer(name, [number]) for name, number in (("minus1", -1), ("zero1", 0), ("one", 1), ("two", 2))]
+    given = [value("ids", ("n",), TensorProto.INT64), value("offsets", ("b",), TensorProto.INT64)]
+    return model(around, given, [_open("y")], weights)
+
+
 def both(proto: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     compiled, plain = (tierup.load(proto, config=Config(force_tier=tier)) for tier in (1, 0))
     assert compiled.report().to_dict()["counters"]["fallback_nodes"] == 0
@@ -90,3 +155,11 @@ def test_pieces_of_known_sizes(rows: int) -> None:
     x = np.arange(rows * 8, dtype=np.float32).reshape(rows, 8)
     got, wanted = both(pieces(), {"x": x})
     np.testing.assert_array_equal(got, wanted)
+
+
+@pytest.mark.parametrize("offsets", [[0], [0, 3, 3, 7], [0, 0, 0, 20], [2, 5, 4, 30], [-3, 1]])
+def test_bags_of_embeddings(offsets: list[int]) -> None:
+    ids = np.random.default_rng(1).integers(0, 50, 20)
+    got, expected = both(bags(), {"ids": ids, "offsets": np.array(offsets)})
+    assert got.shape == (len(offsets), 5)
+    np.testing.assert_allclose(got, expected, rtol=1e-6, atol=1e-6)

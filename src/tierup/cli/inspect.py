@@ -117,15 +117,16 @@ def _print_ops(console: Console, ops: Counter[str], all_ops: bool) -> None:
 def _print_lowering(console: Console, lowering: Lowering) -> None:
     core = sum(lowering.core.values())
     kinds = ", ".join(f"{count} {kind}" for kind, count in lowering.regions.most_common()) or "none"
+    rows = [*lowering.whole, *lowering.alone]
+    rest = "what falls back is listed" if rows else "nothing falls back"
     console.print(
         f"{lowering.imported} nodes, {lowering.simplified} after simplification, lowered to {core} core ops. "
-        f"{lowering.compiled} of what a call needs of them compile into kernels ({kinds}); what falls back is listed.",
+        f"{lowering.compiled} of what a call needs of them compile into kernels ({kinds}); {rest}.",
         highlight=False,
     )
     if lowering.control:
         control = ", ".join(f"{count} {op}" for op, count in lowering.control.most_common())
         console.print(f"{control}: jumps and calls, their bodies compiled like the rest.", highlight=False)
-    rows = [*lowering.whole, *lowering.alone]
     if rows:
         table = Table("falls back", "nodes", "because", box=None, pad_edge=False)
         for op, reason, count in rows:

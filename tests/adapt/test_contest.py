@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from itertools import chain, repeat
 from types import SimpleNamespace
@@ -15,6 +16,8 @@ from tierup.adapt.compare import log_of, verdict
 from tierup.adapt.messages import CallRecord
 from tierup.adapt.tensors import records_of
 from tierup.events import Compared
+from tierup.plan.program import StepCode
+from tierup.profile.identity import identify
 
 MS = 1e-3
 
@@ -83,3 +86,12 @@ def test_first_calls_do_not_tell_kernels_from_kernels(compared: Callable[[Iterat
     assert said(found) == "same"
     assert found.pairs >= 3
     assert said(compared(repeat(2 * MS), False)) == "better"
+
+
+@pytest.mark.parametrize(("step", "every"), [(StepCode.BRANCH_DIM, False), (StepCode.BRANCH, True)])
+def test_a_trial_has_all_weights_where_values_decide(step: StepCode, every: bool) -> None:
+    entry: Any = SimpleNamespace(plan=SimpleNamespace(functions=[SimpleNamespace(steps=[(step, 0, 0)])]))
+    caches = identify().caches
+    least = caches[-1].size_bytes if caches and not every else sys.maxsize
+    assert contest._most_bytes(entry, 2) >= least
+    assert (contest._most_bytes(entry, 2) == sys.maxsize) == (every or not caches)

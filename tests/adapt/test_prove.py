@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -36,10 +37,11 @@ from tierup.ir.build import GraphBuilder
 from tierup.ir.dims import DimOp
 from tierup.ir.graph import Weights
 from tierup.ir.types import DType
-from tierup.lower.kernel import Kernel
+from tierup.lower.kernel import Kernel, Panels
 from tierup.lower.parse import parse_program
 from tierup.lower.text import print_program
 from tierup.lower.tile import Index, Load, Loop, Statement, Store
+from tierup.runtime.constants import pack_panels
 
 
 def proof_of(case: Case, seed: int = 0) -> Proof:
@@ -209,6 +211,39 @@ def test_lost_nan() -> None:
     reason = refused(with_program(case, parse_program(text)))
     assert "is 0.0 instead of nan" in reason
     assert "wild elements" in reason
+
+
+def test_large_weights_are_drawn_once_and_once_with_nan(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tierup.adapt.prove._WEIGHT_ELEMS", 100)
+    case, drawn, packed = relu_case(), list[np.ndarray](), list[np.ndarray]()
+    (panels,) = (buffer for buffer in case.kernels[0].buffers if isinstance(buffer, Panels))
+
+    def draw(*given: Any) -> dict[int, np.ndarray]:
+        inputs = draw_inputs(*given)
+        drawn.append(inputs[panels.value])
+        return inputs
+
+    def pack(matrix: np.ndarray, width: int, form: str) -> np.ndarray:
+        packed.append(matrix)
+        return pack_panels(matrix, width, form=form)
+
+    monkeypatch.setattr("tierup.adapt.prove.draw_inputs", draw)
+    monkeypatch.setattr("tierup.adapt.trial.pack_panels", pack)
+    assert proof_of(case).passed
+    common, wild = packed[0], packed[1]
+    assert np.isfinite(common).all()
+    assert not np.isfinite(wild).all()
+    again = [array for array in drawn if array is common]
+    assert len(again) >= 8
+    assert len(packed) == len(drawn) - len(again) + 1  # with laps, one of each lap is wild
+    assert all(array is common or not np.isfinite(array).all() for array in drawn)
+
+
+def test_wrong_products_with_common_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tierup.adapt.prove._WEIGHT_ELEMS", 100)
+    test_lost_nan()
+    test_a_write_to_an_input()
+    test_a_dropped_row(monkeypatch)
 
 
 def test_too_little_scratch() -> None:

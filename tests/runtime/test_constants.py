@@ -138,9 +138,22 @@ def test_every_part_is_told_of_once_it_is_copied(layout: Any, monkeypatch: pytes
 def test_what_need_not_last_is_read_where_it_lies() -> None:
     """As in a trial: a large table in a file may begin at any byte."""
     table = {"large": np.zeros((1 << 21) + 1, np.uint8)[1:].view(np.float32), "small": np.zeros(10, np.float32)}
-    large, small = bind_constants([("large",), ("small",)], table, copies=False).values()
+    large, small = bind_constants([("large",), ("small",)], table, most_bytes=1).values()
     assert large is table["large"]
     assert small is not table["small"]
+
+
+def test_a_trial_packs_some_weights_and_uses_them_in_turn() -> None:
+    layers = {f"layer{i}": np.full((64, 64), i, np.float32) for i in range(6)}
+    table = {**layers, "wide": np.zeros((64, 128), np.float32), "turned": np.zeros((64, 64), np.float32).T}
+    wanted = [(name, 16) for name in table]
+    some = list(bind_constants(wanted, table, most_bytes=3 * 64 * 64 * 4).values())
+    assert [int(array[0, 0, 0]) for array in some[:6]] == [0, 1, 0, 1, 0, 1]
+    assert some[0] is some[2] is some[4]
+    assert len({array.ctypes.data for array in some}) == 4  # one of every kind at least
+    every = bind_constants(wanted, table, most_bytes=1 << 20)
+    assert [int(array[0, 0, 0]) for array in list(every.values())[:6]] == list(range(6))
+    assert list(every) == wanted
 
 
 def test_what_is_copied_and_what_is_not() -> None:

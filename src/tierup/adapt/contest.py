@@ -1,15 +1,16 @@
 """A trial in a worker: two plans of one model timed in turn, on sampled or drawn inputs.
 
 In: a model file, the entry of the candidate, who answers now, and calls. Out: what was measured for each signature.
-Both run whole, with their own packed weights and as many threads as they will have, one call of each after the other,
-so that each finds the caches as the other left them: weights that are larger than the last-level cache have to be read
-anew as they have to in service. Two plans are also timed as a call runs while another one has the pool of threads:
-which of the two it will be, the traffic decides, and a plan may lose in neither.
+Both run whole, with packed weights and as many threads as they will have, one call of each after the other, so that
+each finds the caches as the other left them: weights that are larger than the last-level cache have to be read anew as
+they have to in service, be they only some of the model's, in turn. Two plans are also timed as a call runs while
+another one has the pool of threads: which of the two it will be, the traffic decides, and a plan may lose in neither.
 """
 
 from __future__ import annotations
 
 import math
+import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import cache, partial
@@ -29,6 +30,8 @@ from tierup.errors import InputError
 from tierup.events import Compared
 from tierup.ir.facts import MOST_STRAYS, Signature
 from tierup.ir.types import Array
+from tierup.plan.program import StepCode
+from tierup.profile.identity import identify
 from tierup.runtime.executable import executable
 from tierup.runtime.feeds import Input, Output, native_inputs
 from tierup.runtime.origin import Origin
@@ -47,6 +50,7 @@ _BLOCK_S, _BLOCK_CALLS = 0.002, ((5, 0.01), (2, 0.05))
 _LEAST_PAIRS, _MOST_PAIRS = 3, 60
 _PATIENCE = 3  # times the budget, where noise could still hide a gain: a plan is turned away for long
 _SETS = 3  # of drawn inputs, which calls rotate over
+_CACHES = 4  # times the last-level cache: weights that a trial packs
 # A candidate that is so many times as fast as the baseline in single calls is faster, whatever interrupts it. A call
 # that takes long is hardly changed by that, and shares cores and memory with the live ones for all of its time.
 _FAR, _FAR_LONG, _LONG_S = 2.0, 1.5, 0.1
@@ -61,14 +65,17 @@ def try_plan(job: TryPlan) -> TriedPlan | Failure:
     configure(config, all_dtypes=False)  # `restore` registers what the plan needs
     plans, origin = Plans(job.cache_dir, job.threads), Origin(job.path, partial(_import, job.path, source.stamp))
     entry = msgspec.msgpack.decode(job.entry, type=EntryRecord)
-    warm = restore(plans.open(source, entry), origin, config, copies=False)  # the file will do for this while
+    most_bytes = _most_bytes(entry, job.threads)
+    warm = restore(plans.open(source, entry), origin, config, most_bytes=most_bytes)
     if job.incumbent is None:
         incumbent = _baseline_runner(entry.about, origin)
     else:
         found = plans.find(source, job.parts)
         if found is None or found.record.plan.aim != job.incumbent:
             return Failure("the plan that answers now is not in the cache")
-        incumbent = _runner(entry.about, restore(found, origin, config, warm.serving.constants, copies=False).program)
+        incumbent = _runner(
+            entry.about, restore(found, origin, config, warm.serving.constants, most_bytes=most_bytes).program
+        )
     runners = incumbent, _runner(entry.about, warm.program)
     budget_s = job.budget_s / max(1, len(job.calls) * len(job.ways))
     calls = [call if call.signature is not None else _any_call(origin) for call in job.calls]
@@ -82,6 +89,16 @@ def try_plan(job: TryPlan) -> TriedPlan | Failure:
             far = single and bool(compared) and all(found.gain > 0.5 for found in compared)
             compared.append(_compare_on(alone, entry, call, *runners, budget_s, single, far, taken_s))
     return TriedPlan(tuple(compared))
+
+
+def _most_bytes(entry: EntryRecord, threads: int) -> int:
+    """Of packed weights: so many that each is read from memory, as it is in service where they do not fit into the
+    caches. All of them where values decide what runs: with other weights it might not end."""
+    decides = any(step[0] == StepCode.BRANCH for function in entry.plan.functions for step in function.steps)
+    caches = identify().caches
+    if decides or not caches:
+        return sys.maxsize
+    return _CACHES * caches[-1].size_bytes * -(-threads // caches[-1].shared_by)
 
 
 def _answered(

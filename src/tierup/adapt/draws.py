@@ -6,7 +6,7 @@ Everything follows from the generator that is passed in, so a proof that failed 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 
 import numpy as np
@@ -47,14 +47,19 @@ def _from_table(draw: Draw, style: str, count: int, dtype: np.dtype[np.generic])
 
 
 def draw_inputs(
-    sized: Sized, draw: Draw, style: str, density: float, places: int | None = None
+    sized: Sized,
+    draw: Draw,
+    style: str,
+    density: float,
+    places: int | None = None,
+    known: Mapping[ValueId, Array] | None = None,
 ) -> dict[ValueId, Array]:
     """An array for each input of the graph. `style`: normal, wide (many magnitudes), positive, simple (few numbers, so
     that many are equal, and on the jumps of the region), wild (NaN, infinities, zeros, denormals among normal ones) or
     extreme (as large and small as f32 can compute with); `density` is the share of such elements. Indices stay below
-    `places`, too."""
+    `places`, too. What is `known` already is not drawn."""
     limits, lengths, ends = index_limits(sized), _row_lengths(sized), _rows_found(sized)
-    found = sized.known_inputs() | sized.uniform_inputs()
+    found = sized.known_inputs() | sized.uniform_inputs() | dict(known or {})
     for value in sized.case.graph.inputs:
         if value not in found:
             shape = sized.shape(value)
@@ -77,7 +82,9 @@ def draw_inputs(
             else:
                 drawn = _elements(draw, dtype, count, style, density)
             found[value] = drawn.reshape(shape) if rows is None else _with_zeros_between(drawn, rows, shape)
-    for value in _recurrent_weights(sized):  # or sums are so large that every function has the same answer for all
+    for value in _recurrent_weights(sized) - set(
+        known or ()
+    ):  # or sums are so large that every function has the same answer for all
         found[value] = (found[value] / max(math.sqrt(found[value].shape[0]), 1.0)).astype(sized.dtype(value).numpy)
     return found
 

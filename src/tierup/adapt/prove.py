@@ -21,18 +21,19 @@ import msgspec
 import numpy as np
 from msgspec import Struct
 
-from tierup.adapt.case import Case
+from tierup.adapt.case import Case, value_of
 from tierup.adapt.case_record import CaseRecord, case_of
 from tierup.adapt.draws import Draw, draw_inputs, draw_sizes, indices_given, least_elements, outside, why_unfit
 from tierup.adapt.messages import Prove
 from tierup.adapt.narrowing import rounding_errors
 from tierup.adapt.part import PART_ELEMS, Lengths, Part, draw_part, part_lengths, whole_of
 from tierup.adapt.proof import REASON_LIMIT_CHARS, Proof
-from tierup.adapt.trial import Sized, Trial, overwrites
+from tierup.adapt.trial import Held, Sized, Trial, overwrites
 from tierup.codegen.target import Target
 from tierup.errors import InputError, TierupError
 from tierup.ir.graph import ValueId
 from tierup.ir.types import Array, DType, TensorType
+from tierup.lower.kernel import Panels
 from tierup.reference.bounds import (
     EPS,
     Bounded,
@@ -57,6 +58,7 @@ _HUGE_ELEMS = 1 << 25  # an evaluation of more takes seconds, since each of its 
 _GREEDY_ROUNDS = 3  # one after another in which memory was taken: now and then it may be another thread's
 _WHOLE_ELEMS = 1 << 18  # of more, parts are evaluated
 _LAP_ELEMS = 1 << 21  # evaluated, after which there is no further lap: sums of very many give few elements to judge
+_WEIGHT_ELEMS = 1 << 18  # of more, a constant side of products is drawn anew only where that can tell something new
 _JUDGED_SHARE = 0.1  # where less than this can be compared, nothing was proved
 
 
@@ -163,6 +165,8 @@ class _Attempt:
         self._narrowed = np.zeros(0)  # errors that come of rounding to bf16
         self._lengths: dict[tuple[int, ...], Lengths | None] = {}
         self._least = least_elements(case)
+        self._weights: dict[ValueId, Array] = {}  # large ones that rounds have in common, and their panels
+        self._panels: dict[Panels, Held] = {}
 
     def go(self) -> None:
         missing = missing_rules(self._case.graph)
@@ -214,7 +218,13 @@ class _Attempt:
         given = outside(question.sized, question.inputs, draw) if round.bad_index else question.inputs
         if given is None or (round.bad_index and self._answers(given)):
             return
-        trial = Trial(question.sized, self._addresses, given, shift=round.shift, in_place=round.in_place)
+        packed = {
+            panels: held for panels, held in self._panels.items() if given[panels.value] is self._weights[panels.value]
+        }
+        trial = Trial(question.sized, self._addresses, given, shift=round.shift, in_place=round.in_place, packed=packed)
+        if round.style == "normal" and not self._weights:
+            self._weights = {value: given[value] for value in self._large_weights(question.sized)}
+            self._panels = trial.packed(self._weights)
         self._rounds += 1
         parts = len(question.answers)
         self._evaluated += min(sized.elements, parts * PART_ELEMS) if parts > 1 else sized.elements
@@ -226,8 +236,12 @@ class _Attempt:
     def _question(self, sized: Sized, round: Round, draw: Draw) -> _Question | None:
         """Inputs for which the region has an answer, and that answer; indices may be computed and end outside."""
         terms = longest_sum(self._case.graph, sized.shape)
+        # To draw and pack them takes longer than all else. What a product makes of many magnitudes, or of equal ones,
+        # its other side shows as well; NaN, infinities and denormals have to be tried on both.
+        own = {} if round.style == "wild" else self._weights
+        known = {value: array for value, array in own.items() if array.shape == sized.shape(value)}
         for places in (None, 2, 1):
-            inputs = draw_inputs(sized, draw, round.style, 1 / (4 * max(terms, 1)), places)
+            inputs = draw_inputs(sized, draw, round.style, 1 / (4 * max(terms, 1)), places, known)
             arguments = [inputs[value] for value in self._case.graph.inputs]
             try:
                 answers = [_answer(part, arguments, tolerance(terms)) for part in self._parts(sized, round, draw)]
@@ -235,6 +249,15 @@ class _Attempt:
             except InputError as error:
                 self._unanswered = str(error)
         return None
+
+    def _large_weights(self, sized: Sized) -> Iterator[ValueId]:
+        """Constant sides of products that are large, and are nothing else."""
+        buffers = {buffer for kernel in self._case.kernels for buffer in kernel.buffers}
+        plain = {buffer.value for buffer in buffers if isinstance(buffer, Panels) and not buffer.form}
+        others = {value_of(buffer) for buffer in buffers if not isinstance(buffer, Panels) or buffer.form}
+        for value in plain - others:
+            if math.prod(sized.shape(value)) > _WEIGHT_ELEMS and sized.dtype(value) is DType.F32:
+                yield value
 
     def _parts(self, sized: Sized, round: Round, draw: Draw) -> list[Part]:
         """All of the results, or of large ones the last part and any other; several where results are compared."""

@@ -11,7 +11,7 @@ import ctypes
 import math
 import os
 import resource
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from functools import cache, cached_property
 from itertools import pairwise
 
@@ -235,6 +235,9 @@ class _Area:
         return None
 
 
+Held = tuple[_Area, Array]  # an input in memory, and its bytes as they should stay
+
+
 @cache
 def _own_memory(process: int) -> int:
     """A descriptor that says how much memory this process has; it stays open, since every call is asked about twice."""
@@ -271,7 +274,7 @@ class _Call:
 class Trial:
     """The kernels of a case with memory for one call. `run` may be called any number of times: unless a result lies
     where an input does (`in_place`), inputs stay as they are. `shift` moves what is read from its 64-byte border by so
-    many elements and a byte.
+    many elements and a byte. `packed` are panels that another trial has packed of the same arrays.
     """
 
     def __init__(
@@ -282,11 +285,14 @@ class Trial:
         *,
         shift: int = 0,
         in_place: bool = False,
+        packed: Mapping[Panels, Held] | None = None,
     ) -> None:
         self.sized, self._case = sized, sized.case
         self.taken_bytes = 0
         """What the last run took from the system and did not give back."""
-        self._held: dict[ValueId | Panels, tuple[_Area, Array]] = {}
+        self._held: dict[ValueId | Panels, Held] = {}
+        for panels, held in (packed or {}).items():
+            self._held[panels] = held
         for buffer in (buffer for kernel in self._case.kernels for buffer in kernel.buffers):
             if value_of(buffer) in inputs and buffer not in self._held:
                 self._held[buffer] = self._place(buffer, inputs[value_of(buffer)], shift)
@@ -302,8 +308,14 @@ class Trial:
         """How many steps the largest grid has."""
         return max(call.steps for call in self._calls)
 
-    def _place(self, buffer: ValueId | Panels, array: Array, shift: int) -> tuple[_Area, Array]:
-        """An input in memory, and its bytes as they should stay. The run time packs panels on a border."""
+    def packed(self, values: Container[ValueId]) -> dict[Panels, Held]:
+        """The panels of these values."""
+        return {
+            buffer: held for buffer, held in self._held.items() if isinstance(buffer, Panels) and buffer.value in values
+        }
+
+    def _place(self, buffer: ValueId | Panels, array: Array, shift: int) -> Held:
+        """The run time packs panels on a border."""
         if isinstance(buffer, Panels):
             array, shift = pack_panels(array, buffer.width, form=buffer.form), 0
         flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)

@@ -38,35 +38,41 @@ def bind_constants(
     threads: int = 1,
     done: Done | None = None,
     known: Constants | None = None,
-    *,
-    copies: bool = True,
+    most_bytes: int | None = None,
 ) -> Constants:
     """The arrays of constants, each given as a digest and its packing, in their order.
 
-    `done` is told what was copied and when. What is `known` already is not made again. Without `copies`, large ones
-    that are not packed stay where the weights are, at any address: kernels can read them there.
+    `done` is told what was copied and when. What is `known` already is not made again. With `most_bytes`, they are for
+    a program that is timed and gone: large ones that are not packed stay where the weights are, at any address, and of
+    packed ones about so many bytes are made. Others get one that is alike, which takes as long to multiply with. New
+    memory costs more than packing does, and a worker need not hold a large model once more.
     """
     known = known or {}
     wanted = [tuple(constant) for constant in constants]
     if len(set(wanted)) != len(wanted):
         raise ValueError("a constant is listed twice")
     missing = [constant for constant in wanted if constant not in known]
-    made = dict(zip(missing, _bind_missing(missing, weights, threads, done, copies), strict=True))
+    made = dict(zip(missing, _bind_missing(missing, weights, threads, done, most_bytes), strict=True))
     return {constant: known[constant] if constant in known else made[constant] for constant in wanted}
 
 
 def _bind_missing(
-    constants: Sequence[Sequence[str | int]], weights: WeightTable, threads: int, done: Done | None, copies: bool
+    constants: Sequence[Sequence[str | int]],
+    weights: WeightTable,
+    threads: int,
+    done: Done | None,
+    most_bytes: int | None,
 ) -> list[Array]:
     found = [weights[str(digest)] for digest, *_ in constants]  # checked before anything is copied
     arrays: list[Array | None] = [None] * len(constants)
     failed: list[BaseException] = []
-    largest_first = iter(sorted(range(len(constants)), key=lambda index: -found[index].nbytes))
+    used = range(len(constants)) if most_bytes is None else _stand_ins(constants, found, most_bytes)
+    largest_first = iter(sorted(set(used), key=lambda index: -found[index].nbytes))
 
     def work() -> None:
         try:
             for index in largest_first:  # shared: whoever is free takes the next
-                arrays[index] = _bound(found[index], constants[index][1:], done or _nothing, copies)
+                arrays[index] = _bound(found[index], constants[index][1:], done or _nothing, most_bytes is None)
         except BaseException as error:
             failed.append(error)
 
@@ -80,20 +86,37 @@ def _bind_missing(
         thread.join()
     if failed:
         raise failed[0]
-    return [array for array in arrays if array is not None]
+    return [array for index in used if (array := arrays[index]) is not None]
+
+
+def _stand_ins(constants: Sequence[Sequence[str | int]], found: Sequence[Array], most_bytes: int) -> list[int]:
+    """For each constant the one whose array it gets: itself, or of packed ones any that is alike, in turn, so that so
+    many bytes are made, or few more."""
+    packed = [index for index, (_, *packing) in enumerate(constants) if packing]
+    share = most_bytes / max(sum(found[index].nbytes for index in packed), most_bytes)
+    alike = dict[tuple[object, ...], list[int]]()
+    for index in packed:
+        array = found[index]
+        alike.setdefault((array.shape, array.dtype, array.strides, *constants[index][1:]), []).append(index)
+    used = list(range(len(constants)))
+    for group in alike.values():
+        made = math.ceil(share * len(group))
+        for place, index in enumerate(group):
+            used[index] = group[place % made]
+    return used
 
 
 def _nothing(_: Array) -> None:
     pass
 
 
-def _bound(array: Array, packing: Sequence[str | int], done: Done, copies: bool) -> Array:
+def _bound(array: Array, packing: Sequence[str | int], done: Done, lasts: bool) -> Array:
     if packing:
         width, *form = packing
         return pack_panels(array, int(width), done, str(*form))
     if array.dtype.kind == "O":
         return array
-    if (array.flags.aligned or not copies) and array.flags.c_contiguous and array.nbytes > _COPIED_BYTES:
+    if (array.flags.aligned or not lasts) and array.flags.c_contiguous and array.nbytes > _COPIED_BYTES:
         return array
     copied = aligned_empty(array.shape, array.dtype)
     if not array.flags.c_contiguous:

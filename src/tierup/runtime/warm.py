@@ -48,17 +48,21 @@ def warm_start(origin: Origin, config: Config, progress: Progress) -> Warm | Non
 
 
 def restore(
-    entry: Entry, origin: Origin, config: Config, known: Constants | None = None, *, copies: bool = True
+    entry: Entry,
+    origin: Origin,
+    config: Config,
+    known: Constants | None = None,
+    most_bytes: int | None = None,
 ) -> Warm:
-    """The program of an entry; constants that are known are shared, `copies` as `bind_constants` has it. ValueError if
-    it cannot be one."""
+    """The program of an entry; constants that are known are shared, `most_bytes` as `bind_constants` has it. ValueError
+    if it cannot be one."""
     record = entry.record
     _check(record.about, len(record.plan.functions[0].inputs), len(record.plan.functions[0].outputs))
     _check_facts(record)
     configure(config, record.plan.all_dtypes)
     baseline = Baseline(origin.imported)
     weights, wanted = entry.weights, record.plan.constants
-    constants = bind_constants(wanted, weights, config.threads, weights.release, known, copies=copies)
+    constants = bind_constants(wanted, weights, config.threads, weights.release, known, most_bytes)
     program = restored(record.plan, weights, baseline, constants)
     plan, displaced = record.plan, list[Displaced]()
     if len(plan.kernels) < len(program.kernel_addresses()):

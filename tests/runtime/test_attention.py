@@ -375,6 +375,48 @@ def test_a_batch_that_is_grouped_anew_between_the_products(masked: bool, turned:
         np.testing.assert_allclose(compiled.run(feeds)["y"], wanted, atol=4e-6)  # some ten roundings of numbers about 1
 
 
+@pytest.mark.parametrize("images", ["b", 1])
+@pytest.mark.parametrize("computed", [True, False])
+def test_windows_of_images_are_grouped_with_a_bias_that_all_share(images: str | int, computed: bool) -> None:
+    """As in Swin: [images · windows, heads] for products and a bias of each head, which may be computed and has shapes
+    of its own on the way, [images, windows, 1] for the mask of windows that were moved over the border."""
+    windows, m = 4, 9
+    nodes = [
+        node("MatMul", ["q", "kt"], ["scores"]),
+        node("Sigmoid", ["bias"], ["gates"]),
+        node("Unsqueeze", ["gates" if computed else "bias", "zero"], ["biases"]),
+        node("Add", ["scores", "biases"], ["biased"]),
+        node("Reshape", ["biased", "apart"], ["split"]),
+        node("Add", ["split", "mask"], ["masked"]),
+        node("Reshape", ["masked", "together"], ["joined"]),
+        node("Softmax", ["joined"], ["weights"], axis=-1),
+        node("MatMul", ["weights", "v"], ["y"]),
+    ]
+    every = "all" if images == "b" else windows
+    inputs = [value("q", [every, HEADS, m, WIDTH]), value("kt", [every, HEADS, WIDTH, m])]
+    inputs += [value("v", [every, HEADS, m, WIDTH]), value("bias", [HEADS, m, m]), value("mask", [1, windows, 1, m, m])]
+    weights = [
+        constant("zero", [0]),
+        constant("apart", [-1, windows, HEADS, m, m]),
+        constant("together", [-1, HEADS, m, m]),
+    ]
+    proto = model(nodes, inputs, [value("y", [every, HEADS, m, WIDTH])], weights)
+    assert "attention" in kinds(proto)
+    compiled = tierup.load(proto, config=tierup.Config(force_tier=1))
+    assert compiled.report().to_dict()["counters"]["fallback_nodes"] == 0
+    for count in (1, 3) if images == "b" else (1,):
+        shapes = {"q": (m, WIDTH), "kt": (WIDTH, m), "v": (m, WIDTH)}
+        all_shapes = {name: (count * windows, HEADS, *shape) for name, shape in shapes.items()}
+        all_shapes |= {"bias": (HEADS, m, m), "mask": (1, windows, 1, m, m)}
+        feeds = {name: RANDOM.standard_normal(shape).astype(np.float32) for name, shape in all_shapes.items()}
+        q, kt, v, bias, mask = (array.astype(np.float64) for array in feeds.values())
+        scores = q @ kt + (1 / (1 + np.exp(-bias)) if computed else bias)
+        scores = (scores.reshape(count, windows, HEADS, m, m) + mask).reshape(scores.shape)
+        powers = np.exp(scores - scores.max(-1, keepdims=True))
+        wanted = powers / powers.sum(-1, keepdims=True) @ v
+        np.testing.assert_allclose(compiled.run(feeds)["y"], wanted, atol=1e-5)  # scores up to 10, of 1e-6 each
+
+
 def test_rows_that_are_joined_between_the_products_are_no_grouping() -> None:
     """[batch, m, n] as [batch · m, n]: the last two axes do not stay."""
     nodes = [

@@ -36,7 +36,8 @@ def regrouped(graph: Graph) -> Rule | None:
 
 
 class _Between(Struct, frozen=True):
-    """What lies between two products: nodes by their results, the first product among them, and groupings met."""
+    """What lies between two products: nodes by their results, the first product among them, and the groupings that
+    reshapes make of the second's left side. What has another is broadcast."""
 
     nodes: dict[ValueId, Node]
     groupings: set[Shape]
@@ -57,7 +58,8 @@ def _finest(graph: Graph) -> dict[ValueId | None, Shape]:
         if sum(len(grouping) == len(finest) for grouping in between.groupings) > 1:
             continue
         for value in (*between.nodes, *node.outputs):
-            if value is not None and len(_shape(graph, value)) < len(finest) + 2:
+            shape = _shape(graph, value)
+            if len(shape) < len(finest) + 2 and shape[:-2] in between.groupings:
                 found[value] = finest
     return found
 
@@ -66,7 +68,7 @@ def _between(graph: Graph, product: Node) -> _Between | None:
     """From the left side of a product back to what is no map of its elements."""
     weights = product.inputs[0]
     whole = _shape(graph, weights)
-    nodes, groupings, pending = dict[ValueId, Node](), set[Shape](), [weights]
+    nodes, pairs, pending = dict[ValueId, Node](), list[set[Shape]](), [weights]
     while pending:
         value = pending.pop()
         node = graph.producer(value)
@@ -83,9 +85,18 @@ def _between(graph: Graph, product: Node) -> _Between | None:
             nodes[value] = node
             pending.extend(node.inputs)
         elif node.op == "core.reshape" and _shape(graph, node.inputs[0])[-2:] == shape[-2:]:
-            groupings.update((shape[:-2], _shape(graph, node.inputs[0])[:-2]))
+            pairs.append({shape[:-2], _shape(graph, node.inputs[0])[:-2]})
             pending.append(node.inputs[0])
-    return _Between(nodes, groupings)
+    return _Between(nodes, _joined(whole[:-2], pairs))
+
+
+def _joined(first: Shape, pairs: Sequence[set[Shape]]) -> set[Shape]:
+    """All groupings that pairs of equal ones lead to from the first."""
+    found, more = {first}, True
+    while more:
+        reached = {grouping for pair in pairs if pair & found for grouping in pair}
+        more, found = not reached <= found, found | reached
+    return found
 
 
 def _is_map(graph: Graph, node: Node) -> bool:
@@ -128,9 +139,25 @@ def _operand(out: Rewriter, value: ValueId | None, own: Shape, lead: Sequence[Di
         before = out.shape(behind.inputs[0]) or ()
         if before == (*lead, *shape[-2:]) and len(shape) > 2:
             return behind.inputs[0]
-    if len(shape) > 2 and shape[:-2] == own:
-        return Core(out).reshape(value, (*lead, *shape[-2:]))
-    return value if all(dim == 1 for dim in shape[:-2]) else None
+    wanted = _regrouped(shape[:-2], own, lead) if len(shape) > 2 else ()
+    if wanted is None:
+        return None
+    return value if all(dim == 1 for dim in wanted) else Core(out).reshape(value, (*wanted, *shape[-2:]))
+
+
+def _regrouped(shape: Shape, own: Shape, lead: Sequence[Dim]) -> Sequence[Dim] | None:
+    """What is broadcast to the grouping `own`, in the grouping `lead` of the same elements; None where that is not
+    known. The last axes of both are alike, and before them `own` has one axis more, or none."""
+    if shape == own:
+        return lead
+    alike = 0
+    while alike < min(len(own), len(lead)) and own[-1 - alike] == lead[-1 - alike]:
+        alike += 1
+    if len(own) - alike > 1 or any(a not in (1, b) for a, b in zip(reversed(shape), reversed(own), strict=False)):
+        return None
+    split, kept = shape[: max(0, len(shape) - alike)], shape[max(0, len(shape) - alike) :]
+    first = lead[: len(lead) - alike]
+    return (*((1,) * len(first) if all(dim == 1 for dim in split) else first), *kept)
 
 
 def _again(out: Rewriter, graph: Graph, dim: Dim) -> Dim | None:

@@ -14,6 +14,7 @@ struct InvalidProgram : std::invalid_argument {
 struct CallError : std::runtime_error {
   using std::runtime_error::runtime_error;
   bool located = false;
+  bool in_data = false;  // a kernel has found it in the data, where the baseline would find it, too
 };
 
 }  // namespace tierup

@@ -196,6 +196,7 @@ void Activation::run() {
       CallError located("function " + std::to_string(&function_ - call_.program.functions.data()) + ", step " +
                         std::to_string(here) + " (" + step_name(function_.steps[here].index()) + "): " + error.what());
       located.located = true;
+      located.in_data = error.in_data;
       throw located;
     }
   }
@@ -283,8 +284,10 @@ void Activation::execute(const step::Kernel& s) {
     if (result != 0) status.store(result, std::memory_order_relaxed);
   });
   if (const int32_t result = status.load(); result != 0) {
-    throw CallError("the kernel in slot " + std::to_string(s.slot) + " gave up with status " + std::to_string(result) +
+    CallError error("the kernel in slot " + std::to_string(s.slot) + " gave up with status " + std::to_string(result) +
                     ": an index in the data lies outside of its range");
+    error.in_data = true;
+    throw error;
   }
 }
 

@@ -223,6 +223,22 @@ void Runner::answer_watched(Call& call, uint64_t signature) {
   if (timing_ && nanoseconds >= CallTimes::kLongNs) times_.note({signature, call.program.number, nanoseconds});
 }
 
+// What a plan cannot answer, the model may know how to; if it does not, either, it raises, or says None.
+bool Runner::answer_otherwise(Call& call, nb::handle self, nb::handle feeds, const std::string& reason) {
+  call.gil.acquire();
+  static PyObject* const method = PyUnicode_InternFromString("answer_otherwise");
+  const nb::object why = nb::cast(reason), number = nb::cast(call.program.number);
+  PyObject* arguments[] = {self.ptr(), feeds.ptr(), why.ptr(), number.ptr()};
+  PyObject* found = in_python([&] { return PyObject_VectorcallMethod(method, arguments, 4, nullptr); });
+  if (found == nullptr) throw nb::python_error();
+  const nb::object answers = nb::steal(found);
+  if (answers.is_none()) return false;
+  const nb::tuple outputs = nb::cast<nb::tuple>(answers);
+  if (outputs.size() != outputs_.size()) raise(PyExc_RuntimeError, "answer_otherwise() gave another number of outputs");
+  for (size_t i = 0; i < outputs_.size(); ++i) call.state->outputs[i] = from_python(nb::object(outputs[i]), &call.gil);
+  return true;
+}
+
 // The inputs as they were bound.
 nb::object Runner::run(Call& call, nb::handle self, nb::handle feeds) {
   if (call.program.cleared) raise(PyExc_RuntimeError, "the model is closed");
@@ -235,10 +251,18 @@ nb::object Runner::run(Call& call, nb::handle self, nb::handle feeds) {
     }
   }
   const uint64_t signature = signatures_.note(call.state->inputs);
-  if (watching_.due()) {
-    answer_watched(call, signature);
-  } else {
-    answer(call, signature);
+  try {
+    if (watching_.due()) {
+      answer_watched(call, signature);
+    } else {
+      answer(call, signature);
+    }
+  } catch (const CallError& error) {
+    if (error.in_data || !answer_otherwise(call, self, bound, error.what())) throw;
+  } catch (nb::python_error& error) {
+    call.gil.acquire();
+    if (!error.matches(call_error_type())) throw;
+    if (!answer_otherwise(call, self, bound, nb::cast<std::string>(nb::str(error.value())))) throw;
   }
   for (size_t i = 0; i < outputs_.size(); ++i) {
     if (!call.state->outputs[i]) {

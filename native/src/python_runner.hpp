@@ -81,6 +81,7 @@ class Runner {
   void execute(Call& call, WatchedCall* watched);
   void answer(Call& call, uint64_t signature);
   void answer_watched(Call& call, uint64_t signature);
+  bool answer_otherwise(Call& call, nanobind::handle self, nanobind::handle feeds, const std::string& reason);
   void sample(nanobind::handle self, nanobind::handle feeds, nanobind::handle outputs, uint64_t program);
   nanobind::object prepared(nanobind::handle self, nanobind::handle feeds) const;
   void require_program(nanobind::handle self, nanobind::handle feeds) const;

@@ -83,6 +83,7 @@ void bind_runner(nb::module_& module) {
       .def("convert_feeds", &refuse_feeds, nb::arg("feeds").none())
       .def_prop_rw("program", &Runner::program, &Runner::set_program, nb::for_setter(nb::arg("program").none()))
       .def("notice_calls", [](nb::handle_t<Runner>) {})
+      .def("answer_otherwise", [](nb::handle_t<Runner>, nb::handle, nb::handle, nb::handle) { return nb::none(); })
       .def("notice_after", [](nb::handle_t<Runner> self, uint64_t calls) { ready(self).set_notice_after(calls); },
            nb::arg("calls"))
       .def("sample_call", [](nb::handle_t<Runner>, nb::handle, nb::handle, uint64_t) {}, nb::arg("feeds"),

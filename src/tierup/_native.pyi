@@ -100,6 +100,10 @@ class Runner:
     def notice_after(self, calls: int) -> None:
         """Call `notice_calls` once, when so many further calls were answered; 0: not at all."""
 
+    def answer_otherwise(self, feeds: dict[str, Any], reason: str, program: int) -> tuple[Any, ...] | None:
+        """Called with a call that the program of this number cannot answer, and why. The outputs, or None: then that is
+        what is raised."""
+
     def notice_calls(self) -> None:
         """Called at the end of a call that `notice_after` asked for; does nothing itself."""
 

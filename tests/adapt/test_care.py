@@ -136,6 +136,31 @@ def test_a_trial_against_a_plan_needs_that_plan(tried: Tried) -> None:
     assert missing == Failure("the plan that answers now is not in the cache")
 
 
+def test_a_plan_that_fails_on_a_call_that_was_answered_is_wrong(tried: Tried, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any) -> float:
+        raise tierup.InputError("nobody thought of this")
+
+    monkeypatch.setattr("tierup.adapt.contest._one_call", fails)
+    sampled = CallRecord(((3, 40),), records_of({"x": X}) or ())
+    assert tried.run(None, sampled) == TriedPlan((), failed="nobody thought of this")
+    with pytest.raises(tierup.InputError):  # the baseline might not have an answer to what was drawn, either
+        tried.run(None, CallRecord(((3, 40),)))
+
+
+def test_a_plan_that_fails_in_its_trial_does_not_go_live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = tiering.run_jobs
+
+    def without_trial(jobs: Any, **options: Any) -> Any:
+        return [TriedPlan((), failed="no answer")] if isinstance(jobs[0], TryPlan) else run(jobs, **options)
+
+    monkeypatch.setattr(tiering, "run_jobs", without_trial)
+    loaded = tierup.load(saved(tmp_path, perceptron()), config=settings(tmp_path))
+    loaded(x=X)
+    report = loaded.settle(timeout_s=120).to_dict()
+    assert (report["tier"], report["reason"]) == (0, "the plan fails on a call that was answered: no answer")
+    assert entries(tmp_path) == []
+
+
 def test_tensors_travel_whole() -> None:
     arrays = {"a": np.arange(6, dtype=np.int64).reshape(2, 3)[:, ::2], "b": np.array(2.5, np.float32)}
     records = records_of(arrays)

@@ -25,6 +25,7 @@ from tierup.adapt.sampling import SAMPLER
 from tierup.adapt.thinning import RegionTimes
 from tierup.codegen.target import target_of
 from tierup.events import Compared
+from tierup.plan.program import StepCode
 from tierup.profile.identity import identify
 from tierup.store.learned import Store
 from tierup.store.objects import ObjectCache
@@ -306,3 +307,73 @@ def test_a_variant_that_gives_wrong_answers_goes_alone(tmp_path: Path) -> None:
         loaded(x=X + number)
     assert SAMPLER.wait(60)
     assert loaded.report().to_dict()["counters"]["quarantined"] == 1
+
+
+def fails(*_: Any) -> Any:
+    raise tierup.InputError("nobody thought of this")
+
+
+def broken(loaded: tierup.Model, function: Any = fails) -> None:
+    """Have the model's plan call out to this, as if it were wrong."""
+    step = (StepCode.CALLOUT, 0, 1, 0, 1, 1)
+    loaded.program = _native.Program(functions=[(2, 0, [0], [1], [], [step])], callouts=[function], constants=[])
+
+
+@pytest.mark.parametrize("how", ["dict", "list", "watched"])
+def test_a_plan_that_fails_loses_no_call(tmp_path: Path, how: str) -> None:
+    path = saved(tmp_path, perceptron())
+    loaded = on_tier_2(path, tmp_path)
+    expected = loaded(x=X)["y"]
+    broken(loaded)
+    if how == "watched":
+        loaded.watch_closely(8)
+    answer = loaded.call_list(None, {"x": X})[0] if how == "list" else loaded(x=X)["y"]
+    np.testing.assert_allclose(answer, expected, rtol=1e-5, atol=1e-5)
+    report = loaded.report()
+    assert (report.tier, report.counts.rollbacks) == (0, 1)
+    assert "it fails where the baseline has an answer: nobody thought of this" in report.to_dict()["reason"]
+    np.testing.assert_allclose(loaded(x=X)["y"], expected, rtol=1e-5, atol=1e-5)
+    assert in_a_new_process(path, tmp_path)["tier"] == 0
+    MEMORY.wait(20)
+    with Store(place_of(settings(tmp_path))) as store:
+        assert any(known.row.outcome == "quarantined" for known in store.all(Decision))
+
+
+def test_what_the_baseline_cannot_answer_either_is_the_callers_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = on_tier_2(saved(tmp_path, perceptron()), tmp_path)
+    broken(loaded)
+    monkeypatch.setattr("tierup.reference.evaluate.evaluate", fails)
+    with pytest.raises(tierup.InputError, match="nobody thought of this"):
+        loaded(x=X)
+    assert loaded.report().tier == 2
+    assert loaded.report().counts.rollbacks == 0
+
+
+def test_other_errors_are_not_answered_otherwise(tmp_path: Path) -> None:
+    def interrupted(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    loaded = on_tier_2(saved(tmp_path, perceptron()), tmp_path)
+    broken(loaded, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        loaded(x=X)
+    assert loaded.report().tier == 2
+
+
+def test_a_plan_that_fails_is_found_before_a_call_meets_it(tmp_path: Path) -> None:
+    loaded = on_tier_2(saved(tmp_path, perceptron()), tmp_path)
+    broken(loaded)
+    loaded._caring().sample_anew(loaded)
+    loaded._check_ahead()
+    assert loaded.report().tier == 0
+    assert loaded(x=X)["y"].shape == (3, 33)
+
+
+def test_who_forces_a_tier_hears_what_is_wrong_with_it(tmp_path: Path) -> None:
+    config = tierup.Config(cache_dir=tmp_path / "cache", data_dir=tmp_path / "data", force_tier=1)
+    loaded = tierup.load(perceptron(), config=config)
+    broken(loaded)
+    with pytest.raises(tierup.InputError, match="nobody thought of this"):
+        loaded(x=X)

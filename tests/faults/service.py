@@ -20,6 +20,7 @@ from tierup.adapt import care, hot, tiering
 from tierup.adapt.care import Care
 from tierup.adapt.sampling import MOST_CALLS, SAMPLER
 from tierup.codegen.target import target_of
+from tierup.plan.program import StepCode
 from tierup.profile.identity import identify
 from tierup.store.objects import ObjectCache
 
@@ -158,6 +159,34 @@ def inject_slowness(times: int, folder: Path, patch: pytest.MonkeyPatch) -> Outc
         said = next(events, said)
         held.close()
     return service.outcome("slow in service", times, passed, said, worst)
+
+
+def inject_failures(times: int, folder: Path, patch: pytest.MonkeyPatch) -> Outcome:
+    """Let a plan go live that fails in every call, as a wrong rewrite made one: the baseline has to answer, at once."""
+    service = Service(folder, patch)
+    passed = worst = 0
+    said = ""
+
+    def fails(*_: Any) -> Any:
+        raise tierup.InputError("a rewrite was wrong")
+
+    step = (StepCode.CALLOUT, 0, 1, 0, 1, 1)
+    for _ in range(times):
+        held = service.load()
+        load = service.under_load(held)
+        with load.running():
+            wait_for(lambda load=load: load.requests >= 16)
+            plan = _native.Program(functions=[(2, 0, [0], [1], [], [step])], callouts=[fails], constants=[])
+            before = held.calls
+            held._go_live(plan, held._serving)
+            passed += not wait_for(lambda held=held: held._serving.kernels == 0)
+            worst = max(worst, held.calls - before)
+            answered = load.requests
+            wait_for(lambda load=load, answered=answered: load.requests > answered + 10)
+        service.count(load)
+        said = held.report().reason or said
+        held.close()
+    return service.outcome("plan that fails", times, passed, said, worst)
 
 
 def slow_down_variant(held: tierup.Model, number: int) -> tuple[int, tuple[int, ...]]:
@@ -309,6 +338,7 @@ def wait_for(condition: Any) -> bool:
 
 SERVING = {
     "wrong in service": inject_corruption,
+    "plan that fails": inject_failures,
     "slow in service": inject_slowness,
     "slow variant": inject_slow_variants,
     "interrupted": inject_interrupts,

@@ -24,6 +24,7 @@ from msgspec.structs import replace
 from tierup import _native
 from tierup.adapt.compare import decided, is_far, log_gain, saved, verdict
 from tierup.adapt.messages import CallRecord, Failure, TriedPlan, TryPlan
+from tierup.adapt.proof import REASON_LIMIT_CHARS
 from tierup.adapt.tensors import array_of
 from tierup.config import Config
 from tierup.errors import InputError
@@ -79,7 +80,10 @@ def try_plan(job: TryPlan) -> TriedPlan | Failure:
     runners = incumbent, _runner(entry.about, warm.program)
     budget_s = job.budget_s / max(1, len(job.calls) * len(job.ways))
     calls = [call if call.signature is not None else _any_call(origin) for call in job.calls]
-    first_s, strays = _answered(entry, warm, runners[1], calls)
+    try:
+        first_s, strays = _answered(entry, warm, runners[1], calls)
+    except _Fails as fails:
+        return TriedPlan((), failed=str(fails)[:REASON_LIMIT_CHARS])
     if strays and len(entry.plan.strays) < MOST_STRAYS:
         return TriedPlan((), strays)
     single = job.incumbent is None
@@ -101,16 +105,26 @@ def _most_bytes(entry: EntryRecord, threads: int) -> int:
     return _CACHES * caches[-1].size_bytes * -(-threads // caches[-1].shared_by)
 
 
+class _Fails(Exception):
+    """The candidate has no answer to a call that has one."""
+
+
 def _answered(
     entry: EntryRecord, warm: Warm, candidate: Callable[[Feeds], Any], calls: Sequence[CallRecord]
 ) -> tuple[list[float], tuple[Signature, ...]]:
     """Each call once, also what goes wrong does so here: how long it took the candidate, and the signatures of those
-    that break what it assumes of sizes, so that the baseline has to answer."""
+    that break what it assumes of sizes, so that the baseline has to answer. Sampled calls were answered before: what
+    fails on one is wrong."""
     first_s: list[float] = []
     found: list[Signature] = []
     for call in calls:
         before, feeds = warm.serving.deopts, _given(call) if call.inputs else _drawn(entry, call, 0)
-        first_s.append(_one_call(candidate, [feeds]))
+        try:
+            first_s.append(_one_call(candidate, [feeds]))
+        except InputError as error:
+            if call.inputs:
+                raise _Fails(str(error)) from error
+            raise
         if warm.serving.deopts > before and call.signature is not None:
             found.append(call.signature)
     return first_s, tuple(signature for signature in found if signature not in entry.plan.strays)

@@ -188,10 +188,12 @@ class PlannedModel(msgspec.Struct, frozen=True, tag="planned", forbid_unknown_fi
 
 
 class TriedPlan(msgspec.Struct, frozen=True, tag="tried plan", forbid_unknown_fields=True):
-    """What was measured for each call; or that the plan turns some away, for which it has no function."""
+    """What was measured for each call; or that the plan turns some away, for which it has no function; or why it fails
+    on one that was answered."""
 
     compared: Annotated[tuple[Compared, ...], Meta(max_length=16)]
     turned_away: Annotated[tuple[Signature, ...], Meta(max_length=16)] = ()
+    failed: Reason = ""
 
 
 class Remembered(msgspec.Struct, frozen=True, tag="remembered", forbid_unknown_fields=True):
@@ -246,6 +248,8 @@ def fits(job: Job, reply: Reply) -> bool:
 
 
 def _answers_trial(job: TryPlan, reply: TriedPlan) -> bool:
+    if reply.failed:
+        return not reply.compared and not reply.turned_away
     if reply.turned_away:
         return not reply.compared and len(reply.turned_away) <= len(job.calls)
     return len(reply.compared) == len(job.calls) * len(job.ways)

@@ -47,6 +47,16 @@ def quarantine(
     """Put the kernels that may have done it into quarantine: those whose code in memory is no longer what was built,
     or else all of the plan's. Returns their keys."""
     keys = changed_kernels(config, program, serving) or tuple(dict.fromkeys(serving.keys))
+    _remember(config, events, model, serving, keys, reason)
+    return keys
+
+
+def give_up(config: Config, events: Events, model: str, serving: Serving, reason: str) -> None:
+    """Have it known that the plan does not serve again, whatever its kernels are."""
+    _remember(config, events, model, serving, (), reason)
+
+
+def _remember(config: Config, events: Events, model: str, serving: Serving, keys: Sequence[str], reason: str) -> None:
     machine = machine_row()
     rows = [Quarantine(key, machine.key, reason[:_REASON_CHARS]) for key in keys]
     decisions = []
@@ -54,7 +64,6 @@ def quarantine(
         key = decision_key(serving.parts, serving.aim)
         decisions.append(decision_row(key, machine.key, model, serving.tier, "quarantined", reason))
     MEMORY.remember(config, [machine, *rows, *decisions], events)
-    return keys
 
 
 def _addresses(program: _native.Program, serving: Serving) -> list[int]:

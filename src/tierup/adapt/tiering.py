@@ -370,6 +370,8 @@ def _time_apart(climb: Climb, source: Source, entry: EntryRecord) -> tuple[Compa
     if isinstance(reply, Failure):
         return reply.reason
     assert isinstance(reply, TriedPlan)  # the only other reply that fits such a job
+    if reply.failed:
+        raise NotBetter(f"the plan fails on a call that was answered: {reply.failed}")
     return TurnedAway(reply.turned_away) if reply.turned_away else reply.compared
 
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from tierup import _native
 from tierup.config import Config
-from tierup.events import Quarantined, Strayed, Thinned
+from tierup.errors import InputError
+from tierup.events import Quarantined, RolledBack, Strayed, Thinned
 from tierup.ir.facts import MOST_STRAYS, Aim
 from tierup.runtime.feeds import native_inputs
 from tierup.session.held import Held
@@ -220,7 +221,11 @@ class Watched(Held):
         runner = _native.Runner(native_inputs(self._inputs), [output.name for output in self._outputs])
         runner.program = program
         for inputs in care.take_ahead(self):
-            answers = records_of(runner.call_dict({record.name: array_of(record) for record in inputs}))
+            try:
+                answers = records_of(runner.call_dict({record.name: array_of(record) for record in inputs}))
+            except InputError as error:
+                self._give_up(program.number, f"it fails on a call that was answered: {error}")
+                return
             if answers is not None:
                 sample = Sample(inputs, answers, self.calls, program.number)
                 SAMPLER.check(sample, source, self._config, self._checked, self._progress.presses)
@@ -240,6 +245,43 @@ class Watched(Held):
             self._take_out(sample.program, sample.number, reason)
         else:
             care.again(self, found.seconds, SAMPLER.spent_s)
+
+    def answer_otherwise(self, feeds: dict[str, Any], reason: str, program: int) -> tuple[Any, ...] | None:
+        """Called by native code with a call that a plan cannot answer. What the baseline says of it, the caller gets;
+        if that is an answer, the plan is wrong, and goes."""
+        if not self._serving.kernels or self._config.force_tier is not None or self._closed:
+            return None
+        from tierup.reference.evaluate import evaluate
+
+        imported = self._origin.imported()
+        answers = evaluate(imported.graph, imported.weights, [feeds.get(value.name) for value in self._inputs])
+        self._give_up(program, f"it fails where the baseline has an answer: {reason}")
+        return tuple(answers)
+
+    def _give_up(self, program: int, reason: str) -> None:
+        """Answer with the baseline from now on: the plan of this program is wrong, whatever its kernels are."""
+        from tierup.adapt.learn import left_alone_s
+        from tierup.adapt.quarantine import give_up, safe_program
+
+        progress, care = self._progress, self._caring()
+        with progress.lock:
+            live, gone = self.program, self._serving
+            if self._closed or live is None or live.number != program:
+                return
+            self.set_rival(None)
+            progress.taken_back, progress.taken_back_for = program, ("quarantined", reason)
+            self.program, self._serving = safe_program(self._origin, care.previous, self._inputs, self._outputs)
+            care.watch = care.previous = care.regions = None
+            progress.counts.rollbacks += 1
+        progress.reason = f"the plan is not used any more: {reason}"
+        progress.events.add(RolledBack(gone.tier, 0, reason))
+        progress.put_off(gone.aim, left_alone_s("quarantined"))
+        give_up(self._config, progress.events, self._about.name, gone, reason)
+        if self._origin.source is not None and gone.parts:
+            from tierup.store.plans import Plans
+
+            Plans(self._config.cache_path, 1).take_back(self._origin.source, gone.parts, gone.aim, None)
+        self._take_baseline()
 
     def _take_out(self, program: int, call: int, reason: str) -> None:
         """Answer with the baseline from now on: a kernel of this program is wrong. If it is a variant, and the code of

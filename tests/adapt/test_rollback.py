@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -337,6 +338,28 @@ def test_a_plan_that_fails_loses_no_call(tmp_path: Path, how: str) -> None:
     MEMORY.wait(20)
     with Store(place_of(settings(tmp_path))) as store:
         assert any(known.row.outcome == "quarantined" for known in store.all(Decision))
+
+
+def test_calls_that_are_under_way_when_a_plan_goes_are_answered_too(tmp_path: Path) -> None:
+    loaded = on_tier_2(saved(tmp_path, perceptron()), tmp_path)
+    expected = loaded(x=X)["y"]
+    together = threading.Barrier(4)
+
+    def fails_late(*_: Any) -> Any:
+        together.wait(20)
+        fails()
+
+    broken(loaded, fails_late)
+    answers: list[np.ndarray] = []
+    threads = [threading.Thread(target=lambda: answers.append(loaded(x=X)["y"])) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(answers) == 4
+    for answer in answers:
+        np.testing.assert_allclose(answer, expected, rtol=1e-5, atol=1e-5)
+    assert loaded.report().counts.rollbacks == 1
 
 
 def test_what_the_baseline_cannot_answer_either_is_the_callers_error(

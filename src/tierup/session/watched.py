@@ -249,8 +249,9 @@ class Watched(Held):
     def answer_otherwise(self, feeds: dict[str, Any], reason: str, program: int) -> tuple[Any, ...] | None:
         """Called by native code with a call that a plan cannot answer. What the baseline says of it, the caller gets;
         if that is an answer, the plan is wrong, and goes."""
-        if not self._serving.kernels or self._config.force_tier is not None or self._closed:
-            return None
+        answers_now = self.program is not None and self.program.number == program
+        if self._closed or self._config.force_tier is not None or (answers_now and not self._serving.kernels):
+            return None  # it is the baseline that cannot, or somebody wants to hear of it
         from tierup.reference.evaluate import evaluate
 
         imported = self._origin.imported()

@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # a warm start needs none of them
     from tierup.adapt.messages import CheckedCall
     from tierup.adapt.sampling import Sample
     from tierup.adapt.stress import Stress
+    from tierup.runtime.progress import Serving
 
 FIRST_NOTICE = 64  # calls after which it is looked at which signatures they come with
 
@@ -259,21 +260,31 @@ class Watched(Held):
         self._give_up(program, f"it fails where the baseline has an answer: {reason}")
         return tuple(answers)
 
-    def _give_up(self, program: int, reason: str) -> None:
-        """Answer with the baseline from now on: the plan of this program is wrong, whatever its kernels are."""
-        from tierup.adapt.learn import left_alone_s
-        from tierup.adapt.quarantine import give_up, safe_program
+    def _fall_back(self, program: int, reason: str) -> tuple[_native.Program, Serving] | None:
+        """Have the baseline answer instead of this program, at once: what answered; None if that was another."""
+        from tierup.adapt.quarantine import safe_program
 
         progress, care = self._progress, self._caring()
         with progress.lock:
-            live, gone = self.program, self._serving
+            live, serving = self.program, self._serving
             if self._closed or live is None or live.number != program:
-                return
+                return None
             self.set_rival(None)
             progress.taken_back, progress.taken_back_for = program, ("quarantined", reason)
             self.program, self._serving = safe_program(self._origin, care.previous, self._inputs, self._outputs)
             care.watch = care.previous = care.regions = None
-            progress.counts.rollbacks += 1
+        return live, serving
+
+    def _give_up(self, program: int, reason: str) -> None:
+        """Answer with the baseline from now on: the plan of this program is wrong, whatever its kernels are."""
+        from tierup.adapt.learn import left_alone_s
+        from tierup.adapt.quarantine import give_up
+
+        progress, found = self._progress, self._fall_back(program, reason)
+        if found is None:
+            return
+        _, gone = found
+        progress.counts.rollbacks += 1
         progress.reason = f"the plan is not used any more: {reason}"
         progress.events.add(RolledBack(gone.tier, 0, reason))
         progress.put_off(gone.aim, left_alone_s("quarantined"))
@@ -287,18 +298,13 @@ class Watched(Held):
     def _take_out(self, program: int, call: int, reason: str) -> None:
         """Answer with the baseline from now on: a kernel of this program is wrong. If it is a variant, and the code of
         all others is as it was built, they answer again without it."""
-        from tierup.adapt.quarantine import quarantine, safe_program
+        from tierup.adapt.quarantine import quarantine
         from tierup.adapt.thinning import changed_variants, without
 
-        progress, care = self._progress, self._caring()
-        with progress.lock:
-            live, serving = self.program, self._serving
-            if self._closed or live is None or live.number != program:
-                return
-            self.set_rival(None)
-            progress.taken_back, progress.taken_back_for = program, ("quarantined", reason)
-            self.program, self._serving = safe_program(self._origin, care.previous, self._inputs, self._outputs)
-            care.watch = care.previous = care.regions = None
+        progress, found = self._progress, self._fall_back(program, reason)
+        if found is None:
+            return
+        live, serving = found
         progress.reason = f"kernels are in quarantine: {reason}"
         keys = quarantine(self._config, progress.events, self._about.name, live, serving, reason)
         progress.counts.quarantined += len(keys)
@@ -315,5 +321,5 @@ class Watched(Held):
         with progress.lock:
             if not self._closed:
                 self.program, self._serving = live, thinner
-                care.sample_anew(self)
+                self._caring().sample_anew(self)
         progress.events.add(Thinned(len(wrong), len(thinner.variants), reason))

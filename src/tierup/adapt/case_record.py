@@ -206,7 +206,7 @@ def _holds(buffer: Buffer, bound: ValueId | Panels, type: TensorType) -> bool:
     if form == WIDENED:
         return buffer.dtype is DType.F32 and type.dtype in (DType.F16, DType.BF16)
     if form:
-        return buffer.dtype is type.dtype and (form in GROUPS or form == WINOGRAD)
+        return buffer.dtype is type.dtype and (form in GROUPS or form in WINOGRAD)
     size, own = type.dtype.numpy.itemsize, buffer.dtype.numpy.itemsize
     if size == own:
         return True

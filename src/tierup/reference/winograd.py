@@ -16,11 +16,30 @@ _RESULT = np.abs(np.array([[1, 1, 1, 0], [0, 1, -1, -1]], np.float64))
 def summed_sizes(node: Node, x: Array, w: Array, pads: Array) -> Array:
     """Σ of absolute values over everything that a result of a marked `core.conv_last` is computed from.
 
-    x[N, H, W, C] and w[9 · C, M] have no negative elements. A result depends on its own nine places alone, but through
-    sums and differences of them, so this is larger than the convolution of both.
+    x[N, (D,) H, W, C] and w[(K ·) 9 · C, M] have no negative elements. A result depends on its own places alone, but
+    through sums and differences of the nine in each plane, so this is larger than the convolution of both.
     """
+    (*leading, _, _), around = node.attrs["kernel_shape"], pads.tolist()
+    if not leading:
+        return _plane_sizes(x, w, around)
+    (kernels,), (stride, *_), (dilation, *_) = leading, node.attrs["strides"], node.attrs["dilations"]
+    planes = np.pad(x, ((0, 0), (around[0], around[3]), *[(0, 0)] * 3))
+    count = max(0, (planes.shape[1] - (kernels - 1) * dilation - 1) // stride + 1)
+    own = [*around[1:3], *around[4:]]
+    results = []
+    for kernel, weights in enumerate(np.split(w, kernels)):
+        first = kernel * dilation
+        met = planes[:, first : first + count * stride : stride][:, :count]
+        flat = _plane_sizes(met.reshape(-1, *x.shape[2:]), weights, own)
+        results.append(flat.reshape(len(x), count, *flat.shape[1:]))
+    total: Array = np.sum(results, axis=0)
+    return total
+
+
+def _plane_sizes(x: Array, w: Array, pads: list[int]) -> Array:
+    """The same for one plane: x[N, H, W, C], w[9 · C, M]."""
     images, height, width, channels = x.shape
-    top, left, bottom, right = pads.tolist()
+    top, left, bottom, right = pads
     rows, columns = height + top + bottom - 2, width + left + right - 2
     if min(images, rows, columns) < 1:
         return np.zeros((images, max(rows, 0), max(columns, 0), w.shape[1]))

@@ -165,8 +165,8 @@ def pack_panels(matrix: Array, width: int, done: Done = _nothing, form: str = ""
         raise ValueError(f"an array of {matrix.ndim} axes cannot be packed in panels of {width}")
     if form in GROUPS:
         return _pack_groups(matrix, width, GROUPS[form], done)
-    if form == WINOGRAD:
-        return _pack_transformed(matrix, width, done)
+    if form in WINOGRAD:
+        return _pack_transformed(matrix, width, WINOGRAD[form], done)
     if form and form != WIDENED:
         return _pack_words(matrix, width, form, done)
     if form and matrix.dtype not in (DType.F16.numpy, DType.BF16.numpy):
@@ -182,18 +182,21 @@ def pack_panels(matrix: Array, width: int, done: Done = _nothing, form: str = ""
     return packed
 
 
-def _pack_transformed(matrix: Array, width: int, done: Done) -> Array:
-    """G g Gᵀ of every channel and column, a panel at a time: rounded once, as everything is computed in float64."""
+def _pack_transformed(matrix: Array, width: int, kernels: int, done: Done) -> Array:
+    """G g Gᵀ of every kernel, channel and column, a panel at a time: rounded once, as everything is computed in
+    float64."""
     (rows, columns), stretches = matrix.shape, matrix.T.flags.c_contiguous
-    if rows % 9 or matrix.dtype != np.float32:
-        raise ValueError(f"{rows} rows of {matrix.dtype} are no 3×3 kernels of f32")
+    if rows % (9 * kernels) or matrix.dtype != np.float32:
+        raise ValueError(f"{rows} rows of {matrix.dtype} are no {kernels} · 3×3 kernels of f32")
+    channels = rows // (9 * kernels)
     packed = aligned_empty((-(-columns // width), rows // 9 * 16, width), matrix.dtype)
     for panel, start in zip(packed, range(0, columns, width), strict=True):
         part = matrix[:, start : start + width]
-        once = _turned(part.astype(np.float64, order="C").reshape(3, 3, rows // 9, part.shape[1]))
-        both = panel.reshape(4, 4, rows // 9, width)
-        both[..., : part.shape[1]] = _turned(once.swapaxes(0, 1)).swapaxes(0, 1)
-        both[..., part.shape[1] :] = 0
+        wide = part.astype(np.float64, order="C").reshape(kernels, 3, 3, channels, part.shape[1])
+        for kernel, both in zip(wide, panel.reshape(kernels, 4, 4, channels, width), strict=True):
+            once = _turned(kernel)
+            both[..., : part.shape[1]] = _turned(once.swapaxes(0, 1)).swapaxes(0, 1)
+            both[..., part.shape[1] :] = 0
         if stretches:
             done(part)
     if not stretches:

@@ -28,9 +28,12 @@ from tierup.rewrite.walk import Rewriter, Values
 CHANNELED = ("core.conv", "core.pool_max", "core.pool_sum")  # without any, transposes are of no channels
 _FEW_RESULTS = 8  # below, convolutions have a kernel that does not waste most of a vector on them, and products none
 _WINOGRAD_CHANNELS = 16  # on both sides
+_MOST_PLANES = 7  # that a kernel meets along an axis before the two; `plan/packing.py` has names for more
 _FAR = 8  # places between the ends of a window that are worth writing zeros out, of at least so many channels, places
 _PADDED_CHANNELS, _MANY_PLACES = 16, 512
 _MOST_PLACES = 32  # of a pooling window: each is one read in the same loop
+
+_Ints = tuple[int, ...]
 
 
 def channels_last(out: Rewriter, node: Node) -> Values | None:
@@ -106,7 +109,7 @@ def _convolution(out: Rewriter, node: Node) -> Values | None:
     dilations = tuple(node.attrs["dilations"])
     if many and len(kernel) == group == 1 and (kernel[0] - 1) * dilations[0] >= _FAR and not node.attrs.get("fill", 0):
         data, pads = _padded(b, data, pads)
-    algorithm = "winograd" if _is_for_winograd(b, w, (kernel, strides, dilations, group)) else "direct"
+    algorithm = "winograd" if _is_for_winograd(b, w, kernel, strides, dilations, group) else "direct"
     attrs = {"group": group, "strides": strides, "dilations": dilations, "algorithm": algorithm}
     if node.attrs.get("fill", 0):
         attrs["fill"] = node.attrs["fill"]
@@ -134,11 +137,13 @@ def _repeated(b: Core, data: ValueId, times: int) -> ValueId:
     return b.reshape(spread, (*places, b.dims.mul(channels, times)))
 
 
-def _is_for_winograd(b: Core, w: ValueId, geometry: tuple[object, ...]) -> bool:
-    """3×3 by single steps, with channels enough to pay for the transforms, and weights that are transformed once."""
-    fits = (
-        geometry == ((3, 3), (1, 1), (1, 1), 1) and computed_constant(b.out, w) is not None and b.dtype(w) is DType.F32
-    )
+def _is_for_winograd(b: Core, w: ValueId, kernel: _Ints, strides: _Ints, dilations: _Ints, group: int) -> bool:
+    """3×3 by single steps, with channels enough to pay for the transforms, and weights that are transformed once; there
+    may be one axis before."""
+    steps = (*strides[-2:], *dilations[-2:])
+    if kernel[-2:] != (3, 3) or steps != (1, 1, 1, 1) or group > 1 or len(kernel) > 3 or kernel[0] > _MOST_PLANES:
+        return False
+    fits = computed_constant(b.out, w) is not None and b.dtype(w) is DType.F32
     return fits and all(isinstance(size, int) and size >= _WINOGRAD_CHANNELS for size in b.shape(w)[:2])
 
 

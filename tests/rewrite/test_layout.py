@@ -93,22 +93,25 @@ def test_several_results_of_one_channel_are_channels_of_their_own(results: int, 
 
 
 @pytest.mark.parametrize(
-    ("length", "channels", "dilation", "written"),
+    ("length", "channels", "dilation", "before", "written"),
     [
-        (600, 16, 8, True),
-        ("n", 16, 8, True),
-        (600, 16, 2, False),
-        (600, 8, 8, False),
-        (100, 16, 8, False),
-        (600, 16, 598, False),
-        ("n", 16, 510, False),  # zeros would take more than the data
+        (600, 16, 8, 8, True),
+        ("n", 16, 8, 8, True),
+        (600, 16, 2, 2, False),
+        (600, 8, 8, 8, False),
+        (100, 16, 8, 8, False),
+        (600, 16, 598, 598, True),  # one end of the kernel lies beyond the data everywhere, and is gone
+        (600, 16, 298, 598, False),  # zeros would take more than the data
+        ("n", 16, 510, 510, False),
     ],
 )
-def test_zeros_are_written_where_windows_reach_far(length: Any, channels: int, dilation: int, written: bool) -> None:
+def test_zeros_are_written_where_windows_reach_far(
+    length: Any, channels: int, dilation: int, before: int, written: bool
+) -> None:
     def build(b: GraphBuilder) -> int:
         x, w = f32(b, 1, channels, length), const(b, floats(9, channels, 3))
         attrs = {"group": 1, "strides": (1,), "dilations": (dilation,)}
-        return b.op("core.conv", x, w, ints(b, dilation, 3), **attrs)
+        return b.op("core.conv", x, w, ints(b, before, 3), **attrs)
 
     left = compare(build, floats(1, channels, 600 if length == "n" else length))
     assert ("core.concat" in left) == written

@@ -63,8 +63,13 @@ def test_panels_of_transformed_kernels(width: int, order: Any) -> None:
         both = np.einsum("ai,bj,ijcn->abcn", turn, turn, numbers.reshape(3, 3, channels, columns))
         np.testing.assert_array_equal(packed, packed_slowly(both.reshape(16 * channels, columns).astype("f4"), width))
         assert sum(part.size for part in told) == matrix.size
-    with pytest.raises(ValueError, match="8 rows of float32 are no 3×3 kernels"):
+        if channels:
+            behind = pack_panels(np.concatenate([matrix, 2 * matrix]), width, form="2 winograd")
+            np.testing.assert_array_equal(behind, np.concatenate([packed, 2 * packed], axis=1))
+    with pytest.raises(ValueError, match="8 rows of float32 are no 1 · 3×3 kernels"):
         pack_panels(np.zeros((8, 4), np.float32), 4, form="winograd")
+    with pytest.raises(ValueError, match="9 rows of float32 are no 2 · 3×3 kernels"):
+        pack_panels(np.zeros((9, 4), np.float32), 4, form="2 winograd")
 
 
 @pytest.mark.parametrize("part_bytes", [64, 4 << 20], ids=["in parts", "at once"])

@@ -88,6 +88,21 @@ GEOMETRIES: list[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = [
     ((1, 20, 6, 1, 7), (20, 1, 3, 1, 3), {"group": 20, "pads": [1, 0, 1, 1, 0, 1]}),
     ((2, 20, 1, 1), (24, 20, 1, 1), {"strides": [2, 1]}),
     ((2, 20, 7, 1), (24, 20, 3, 1), {"pads": [1, 1, 1, 1]}),
+    # 3×3 with an axis before: planes beyond the data, a stride and gaps between planes, one plane, none
+    ((2, 16, 4, 7, 9), (33, 16, 3, 3, 3), {"pads": [1] * 6}),
+    ((1, 16, 9, 6, 5), (48, 16, 3, 3, 3), {"pads": [2, 1, 0, 0, 1, 1], "strides": [2, 1, 1], "dilations": [2, 1, 1]}),
+    ((1, 20, 3, 8, 8), (16, 20, 1, 3, 3), {"pads": [1, 1, 1, 0, 1, 1]}),
+    ((1, 16, 2, 5, 5), (16, 16, 7, 3, 3), {"pads": [3, 0, 0, 3, 0, 0]}),
+    ((1, 16, 1, 7, 7), (24, 16, 3, 3, 3), {"pads": [1] * 6}),
+    # dilated: pictures of every second or third place, of the same size or not
+    ((2, 16, 12, 12), (24, 16, 3, 3), {"pads": [2] * 4, "dilations": [2, 2]}),
+    ((1, 16, 13, 31), (40, 16, 3, 3), {"pads": [2, 3, 2, 3], "dilations": [2, 3]}),
+    # kernels that reach far beyond the data: places under some results only, under none
+    ((1, 16, 33, 33), (40, 16, 3, 3), {"pads": [12] * 4, "dilations": [12, 12]}),
+    ((1, 16, 20, 31), (40, 16, 3, 3), {"pads": [24] * 4, "dilations": [24, 24]}),
+    ((2, 16, 1, 5), (40, 16, 3, 3), {"pads": [1] * 4}),
+    ((1, 16, 90), (24, 16, 3), {"pads": [40, 40], "dilations": [40]}),
+    ((1, 16, 90), (24, 16, 3), {"pads": [40, 40], "dilations": [40], "strides": [2]}),
 ]
 # So few results that the lanes lie along the sum.
 FEW: list[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = [
@@ -285,6 +300,42 @@ def test_which_convolutions_are_transformed() -> None:
     assert kinds((1, 16, 8, 8), (16, 16, 3, 3)) == {"winograd"}
     assert kinds((1, 8, 8, 8), (16, 8, 3, 3)) == {"conv"}  # too few channels to pay for it
     assert kinds((1, 16, 8, 8), (16, 16, 3, 3), strides=[2, 2]) == {"conv"}
-    assert kinds((1, 16, 8, 8), (16, 16, 3, 3), dilations=[2, 2]) == {"conv"}
+    assert kinds((1, 16, 8, 8), (16, 16, 3, 3), dilations=[2, 2]) == {"conv"}  # not the size of the data
+    assert kinds((1, 16, 8, 8), (16, 16, 3, 3), dilations=[2, 2], pads=[2] * 4) == {"winograd"}
+    assert kinds((1, 16, 9, 9), (16, 16, 3, 3), dilations=[4, 4], pads=[4] * 4) == {"conv"}  # twice as many results
+    assert kinds((1, 16, 4, 8, 8), (16, 16, 3, 3, 3), pads=[1] * 6) == {"winograd"}
+    assert kinds((1, 16, 4, 8, 8), (16, 16, 3, 3, 3), strides=[2, 1, 1]) == {"winograd"}
+    assert kinds((1, 16, 4, 8, 8), (16, 16, 3, 3, 3), strides=[1, 1, 2]) == {"conv"}
+    assert kinds((1, 16, 9, 8, 8), (16, 16, 9, 3, 3)) == {"conv"}  # more planes than are held at once
     assert kinds((1, 16, 8, 8), (16, 16, 5, 3)) == {"conv"}
     assert kinds((1, 32, 8, 8), (32, 16, 3, 3), group=2) == {"conv"}
+
+
+@pytest.mark.parametrize("plane", [0, 2])
+def test_planes_of_what_is_not_finite(plane: int) -> None:
+    x, w = floats(1, 1, 16, 3, 5, 6), floats(2, 24, 16, 3, 3, 3)
+    proto = model(x, w, False, pads=[1] * 6)
+    x[0, 3, plane, 2, 2] = np.inf
+    with tierup.load(proto, config=tierup.Config(force_tier=0)) as baseline, np.errstate(all="ignore"):
+        wanted = baseline(x=x)["y"]
+    np.testing.assert_array_equal(compiled(proto, x)[~np.isfinite(wanted)], wanted[~np.isfinite(wanted)])
+
+
+def test_ends_of_kernels_beyond_the_data_are_left_out() -> None:
+    """But where they are not finite: zeros times infinity are no zeros."""
+
+    def kernel_shapes(w: Any, x: tuple[int, ...], **attrs: Any) -> list[Any]:
+        imported, target = load_onnx(model(floats(1, *x), w, False, **attrs)), target_of(identify())
+        assert target is not None
+        plan = compile_plan(imported.graph, imported.weights, target)
+        (conv,) = [placed for placed in plan.functions[0].kernels if placed.region.kind in ("conv", "matmul")]
+        node = plan.functions[0].graph.nodes[conv.region.nodes[0]]
+        return list(node.attrs.get("kernel_shape", (1, 1)))
+
+    w = floats(2, 16, 16, 3, 3)
+    assert kernel_shapes(w, (1, 16, 9, 9), dilations=[12, 12], pads=[12] * 4) == [1, 1]
+    assert kernel_shapes(w, (1, 16, 1, 9), pads=[1] * 4) == [1, 3]
+    assert kernel_shapes(w, (1, 16, 2, 9), pads=[1] * 4) == [3, 3]
+    assert kernel_shapes(w, (1, 16, 1, 9), pads=[2, 1, 2, 1]) == [3, 3]  # each lies on the data somewhere
+    w[0, 0, 0, 0] = np.inf
+    assert kernel_shapes(w, (1, 16, 1, 9), pads=[1] * 4) == [3, 3]

@@ -244,7 +244,7 @@ class _Conv:
         tile = self._sums(row)
         old, total = self._names.new("old"), self._names.new("sum")
         inner: list[Statement] = []
-        within = self._meets_data(inner, axis) if rest else ""
+        within = self._meets_data(inner, row, axis) if rest else ""
         if not rest:
             new = self._step(inner, row, loops, old)
         elif len(rest) == 1 and self._terms > _BLOCK and self._windows.sum.is_float:
@@ -258,16 +258,34 @@ class _Conv:
         body.append(Loop(axis, extent, step, tuple(inner), ((old, start),), (new,), (total,), exact=exact, when=when))
         return total
 
-    def _meets_data(self, body: list[Statement], axis: str) -> str:
-        """Whether a row of the kernel lies on the data and not beyond it, where it would add zeros; "" where that is
-        not asked: rows of bytes beyond the data are not zero."""
-        if not axis.startswith("t") or self._words is not None or self._windows.fill or not self._windows.sum.is_float:
+    def _meets_data(self, body: list[Statement], row: str, axis: str) -> str:
+        """Whether a row of the kernel, or a place of it under some of the results, lies on the data and not beyond it,
+        where it would add zeros; "" where that is not asked: rows of bytes beyond the data are not zero."""
+        if self._words is not None or self._windows.fill or not self._windows.sum.is_float:
             return ""
+        if axis == "u":
+            return self._place_meets_data(body, row)
         window, integers = self._outer[int(axis[1:])], Integers(body, self._names, self._sizes)
         if not window.padded:
             return ""
         _, inside, _ = integers.place(window, integers.start(f"o{axis[1:]}"), integers.start(axis))
         return inside
+
+    def _place_meets_data(self, body: list[Statement], row: str) -> str:
+        """The same for the place u of the kernel under a tile of results, all of which may be beyond the data only
+        where the kernel reaches that far."""
+        last, rows = self._last, self._tiles[0] if self._flat else int(row[1:])
+        if not any(isinstance(pad, int) and pad >= rows * last.stride for pad in (last.before, last.after)):
+            return ""
+        integers = Integers(body, self._names, self._sizes)
+        (first, _), (tap, _) = integers.start(row), integers.start("u")
+        start = integers.map("mul", (), first, integers.number(last.stride))
+        reach = integers.map("mul", (), tap, integers.number(last.dilation))
+        place = integers.map("sub", (), integers.map("add", (), start, reach), integers.number(last.before))
+        end = integers.map("add", (), place, integers.number((rows - 1) * last.stride))
+        low = integers.map("le", (), integers.number(0), end, dtype=DType.BOOL)
+        high = integers.map("lt", (), place, integers.number(last.size), dtype=DType.BOOL)
+        return integers.map("and", (), low, high, dtype=DType.BOOL)
 
     def _step(self, body: list[Statement], row: str, loops: list[_Loop], old: str) -> str:
         left, right, new = self._names.new("a"), self._names.new("b"), self._names.new("sum")

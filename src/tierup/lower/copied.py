@@ -63,7 +63,7 @@ class Copied(Struct, frozen=True):
             return ("q", "p") if zeroed else ("p",)
         if self._is_whole():
             return ("q",)
-        return ("c",) if self.flat else ("q", "c")
+        return ("c",) if self.flat or not any(self._around()) else ("q", "c")
 
     @property
     def _rows(self) -> int:
@@ -159,12 +159,18 @@ class Copied(Struct, frozen=True):
     def _between_zeros(self, body: list[Statement], loop: Loop) -> None:
         """A loop that copies a row, and what stands around the row."""
         channels, dims = self.windows.channels, self.windows.dims
-        first, end = dims.mul(self.last.before, channels), dims.mul(self._last_place(), channels)
-        if first != 0:
-            body.append(self._zeros("q", 0, first, self.row_steps()))
+        before, after = self._around()
+        if before:
+            body.append(self._zeros("q", 0, dims.mul(self.last.before, channels), self.row_steps()))
         body.append(loop)
-        if end != self.row_elems:
+        if after:
+            end = dims.mul(self._last_place(), channels)
             body.append(self._zeros("q", end, self.row_elems, self.row_steps()))
+
+    def _around(self) -> tuple[bool, bool]:
+        """Whether zeros stand before a row that is copied as a stretch, and behind it."""
+        end = self.windows.dims.mul(self._last_place(), self.windows.channels)
+        return self.last.before != 0, end != self.row_elems
 
     def _copy_channels(self, body: list[Statement], rows: list[tuple[Bounded, Dim]]) -> None:
         """Channel by channel, of which each row is one stretch: zeros, and what lies inside over them."""

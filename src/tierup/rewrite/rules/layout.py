@@ -29,6 +29,7 @@ CHANNELED = ("core.conv", "core.pool_max", "core.pool_sum")  # without any, tran
 _FEW_RESULTS = 8  # below, convolutions have a kernel that does not waste most of a vector on them, and products none
 _WINOGRAD_CHANNELS = 16  # on both sides
 _MOST_PLANES = 7  # that a kernel meets along an axis before the two; `plan/packing.py` has names for more
+_MOST_RESULTS = 1.5  # times those that are wanted: Winograd's scheme has 16 products for 36, and transforms
 _FAR = 8  # places between the ends of a window that are worth writing zeros out, of at least so many channels, places
 _PADDED_CHANNELS, _MANY_PLACES = 16, 512
 _MOST_PLACES = 32  # of a pooling window: each is one read in the same loop
@@ -94,11 +95,12 @@ def _convolution(out: Rewriter, node: Node) -> Values | None:
     assert x is not None
     assert w is not None
     assert pads is not None
+    b = Core(out)
+    w, pads = _met(b, x, w, pads, node)
     shape = _shape(out, w)
     kernel = tuple(size for size in shape[2:] if isinstance(size, int))
     if len(kernel) < len(shape) - 2 or 0 in kernel:
         return None
-    b = Core(out)
     data, matrix = _last(b, x), _matrix(b, w)
     group, strides = node.attrs["group"], tuple(node.attrs["strides"])
     if group > 1 and shape[1] == 1 and isinstance(shape[0], int) and 1 < (each := shape[0] // group) <= _FEW_RESULTS:
@@ -109,11 +111,41 @@ def _convolution(out: Rewriter, node: Node) -> Values | None:
     dilations = tuple(node.attrs["dilations"])
     if many and len(kernel) == group == 1 and (kernel[0] - 1) * dilations[0] >= _FAR and not node.attrs.get("fill", 0):
         data, pads = _padded(b, data, pads)
+    if _is_for_residues(b, w, (kernel, strides, dilations, group), _shape(out, data), out.content(pads)):
+        return [_first(b, _by_residues(b, data, matrix, dilations))]
     algorithm = "winograd" if _is_for_winograd(b, w, kernel, strides, dilations, group) else "direct"
     attrs = {"group": group, "strides": strides, "dilations": dilations, "algorithm": algorithm}
     if node.attrs.get("fill", 0):
         attrs["fill"] = node.attrs["fill"]
     return [_first(b, b.op("conv_last", data, matrix, pads, kernel_shape=kernel, **attrs))]
+
+
+def _met(b: Core, x: ValueId, w: ValueId, pads: ValueId, node: Node) -> tuple[ValueId, ValueId]:
+    """Constant weights and pads without the ends of kernels that lie beyond the data wherever the kernel stands, and
+    only add zeros: far dilated kernels on small pictures, kernels of three places over one."""
+    widths, weights, attrs = numbers(b.out, pads), computed_constant(b.out, w), node.attrs
+    if widths is None or weights is None or attrs.get("fill", 0):
+        return w, pads
+    before, after = (list(half) for half in np.reshape(widths, (2, -1)).tolist())
+    kept = [slice(None)] * 2
+    for axis, size in enumerate(b.shape(x)[2:]):
+        kernel, step, dilation = weights.shape[2 + axis], attrs["strides"][axis], attrs["dilations"][axis]
+        kept.append(slice(0, kernel))
+        if not isinstance(size, int) or size < 1 or min(before[axis], after[axis]) < 0:
+            continue
+        count = (size + before[axis] + after[axis] - (kernel - 1) * dilation - 1) // step + 1
+        places = [
+            range(t * dilation - before[axis], t * dilation - before[axis] + count * step, step) for t in range(kernel)
+        ]
+        met = [t for t, of_tap in enumerate(places) if any(0 <= place < size for place in of_tap)]
+        first, last = (met[0], met[-1]) if met else (0, kernel - 1)
+        fewer = before[axis] - first * dilation, after[axis] - (kernel - 1 - last) * dilation
+        if min(fewer) >= 0:
+            (before[axis], after[axis]), kept[-1] = fewer, slice(first, last + 1)
+    found = weights[tuple(kept)]
+    if found.shape == weights.shape or not np.isfinite(weights).all():  # 0 · ∞ is no zero
+        return w, pads
+    return b.weight(np.ascontiguousarray(found)), b.integers([*before, *after])
 
 
 def _padded(b: Core, data: ValueId, pads: ValueId) -> tuple[ValueId, ValueId]:
@@ -145,6 +177,45 @@ def _is_for_winograd(b: Core, w: ValueId, kernel: _Ints, strides: _Ints, dilatio
         return False
     fits = computed_constant(b.out, w) is not None and b.dtype(w) is DType.F32
     return fits and all(isinstance(size, int) and size >= _WINOGRAD_CHANNELS for size in b.shape(w)[:2])
+
+
+def _is_for_residues(
+    b: Core, w: ValueId, geometry: tuple[_Ints, _Ints, _Ints, int], shape: Shape, pads: object
+) -> bool:
+    """Whether a dilated 3×3 kernel over all of a plane is best taken apart: `_by_residues`."""
+    kernel, strides, dilations, group = geometry
+    if len(dilations) != 2 or max(dilations) == 1 or pads != (*dilations, *dilations):
+        return False
+    if not _is_for_winograd(b, w, kernel, strides, (1, 1), group):
+        return False
+    computed, wanted = 1, 1
+    for size, dilation in zip(shape[1:3], dilations, strict=True):
+        if not isinstance(size, int):
+            return False
+        computed, wanted = computed * 2 * dilation * -(-size // (2 * dilation)), wanted * size
+    return computed <= _MOST_RESULTS * wanted
+
+
+def _by_residues(b: Core, data: ValueId, matrix: ValueId, dilations: _Ints) -> ValueId:
+    """Every d-th row and column is a picture of its own, that kernels without gaps go over: with them, Winograd's
+    scheme saves more than putting the pictures together takes. x[N, H, W, C] becomes x[N · d², H / d, W / d, C]."""
+    images, rows, columns, channels = b.shape(data)
+    (down, along), dims = dilations, b.dims
+    places = [-(-size // step) for size, step in ((rows, down), (columns, along)) if isinstance(size, int)]
+    full = (images, places[0] * down, places[1] * along, channels)
+    for axis in (1, 2):
+        missing = dims.sub(full[axis], b.shape(data)[axis])
+        if missing != 0:
+            more = tuple(missing if a == axis else size for a, size in enumerate(b.shape(data)))
+            data = b.concat([data, b.broadcast(b.like(0, data), more)], axis)
+    apart = b.transpose(b.reshape(data, (images, places[0], down, places[1], along, channels)), (0, 2, 4, 1, 3, 5))
+    pictures = b.reshape(apart, (dims.mul(images, down * along), *places, channels))
+    attrs = {"group": 1, "strides": (1, 1), "dilations": (1, 1), "algorithm": "winograd", "kernel_shape": (3, 3)}
+    results = b.op("conv_last", pictures, matrix, b.integers([1] * 4), **attrs)
+    columned = b.shape(results)[-1]
+    apart = b.reshape(results, (images, down, along, *places, columned))
+    together = b.reshape(b.transpose(apart, (0, 3, 1, 4, 2, 5)), (*full[:3], columned))
+    return b.part(b.part(together, 1, 0, rows), 2, 0, columns)
 
 
 def _matrix(b: Core, w: ValueId) -> ValueId:

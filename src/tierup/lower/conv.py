@@ -140,6 +140,7 @@ class _Conv:
         if self._windows.group > 1:
             yield "g", self._windows.group, 1
         rows = [(f"o{a}", axis.count, 1) for a, axis in enumerate(self._outer)]
+        rows.reverse()  # along an axis that lies before, windows meet the same rows again, which are still in cache
         if self._flat:
             rows = [("i", self._last.count, self._tiles[0])]
         panels = ("j", self._windows.columns, self._width)

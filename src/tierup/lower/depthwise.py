@@ -32,6 +32,7 @@ _OPEN_VECTORS = 2  # of channels in a tile of a row whose length is open
 _OPEN_ROWS = (6, 3, 1)  # of such a tile: with two vectors twelve sums, and as many elements on their way
 _REGISTERS = 30  # for sums, and for the places under their windows, which several of them read; the rest for weights
 _MOST_ROWS = 12
+_LONG = 8  # places of a kernel that are in registers together
 _BLOCK_VECTORS = 8  # at most of one step of the grid, whose own cost is that of some tens of products
 _WORK_ELEMS = 4096  # products; less is not worth a thread's while
 
@@ -85,6 +86,7 @@ class _Depthwise:
         images do; then they find in their caches what they wrote. Rows of many channels are divided in two halves, and
         channels inside: the rows of some channels stay in the first cache."""
         rows = [(f"o{a}", axis.count, 1) for a, axis in enumerate(self._outer)]
+        rows.reverse()  # along an axis that lies before, windows meet the same rows again, which are still in cache
         channels = self._channels.step
         yield ("n", self._windows.domain[0], 1)
         if self._half:
@@ -143,9 +145,11 @@ class _Depthwise:
         return tuple(tap for tap, place in enumerate(places) if 0 <= place < axis.size)
 
     def _most_rows(self) -> int:
-        """As many windows as have their sums and the places under them in registers."""
+        """As many windows as have their sums and the places under them in registers: all that the kernel meets, or of a
+        long one those under the window's place that is being added, which the next ones meet again."""
         axis = self._last
-        around = (axis.kernel - 1) * (axis.dilation if axis.stride == 1 else 1) + 1 - axis.stride
+        gaps = axis.dilation if axis.stride == 1 else 1
+        around = min((axis.kernel - 1) * gaps + 1 - axis.stride, _LONG + gaps)
         return max(2, min(_MOST_ROWS, (_REGISTERS - around) // (1 + axis.stride)))
 
     def _open_parts(self) -> Iterator[_Part]:

@@ -109,8 +109,11 @@ def _convolution(out: Rewriter, node: Node) -> Values | None:
     if many and prod(kernel) == prod(strides) == group == 1 and not any(out.content(pads) or (1,)):
         return [_first(b, b.matmul(data, matrix))]
     dilations = tuple(node.attrs["dilations"])
-    if many and len(kernel) == group == 1 and (kernel[0] - 1) * dilations[0] >= _FAR and not node.attrs.get("fill", 0):
-        data, pads = _padded(b, data, pads)
+    far = (kernel[-1] - 1) * dilations[-1] >= _FAR and not node.attrs.get("fill", 0)
+    if many and len(kernel) == group == 1 and far:
+        data, pads = _padded(b, data, pads, _MANY_PLACES)
+    if group > 1 and shape[1] == 1 and far and max((numbers(out, pads) or (0,))[len(kernel) - 1 :: len(kernel)]) > _FAR:
+        data, pads = _padded(b, data, pads, 1)
     if _is_for_residues(b, w, (kernel, strides, dilations, group), _shape(out, data), out.content(pads)):
         return [_first(b, _by_residues(b, data, matrix, dilations))]
     algorithm = "winograd" if _is_for_winograd(b, w, kernel, strides, dilations, group) else "direct"
@@ -148,17 +151,21 @@ def _met(b: Core, x: ValueId, w: ValueId, pads: ValueId, node: Node) -> tuple[Va
     return b.weight(np.ascontiguousarray(found)), b.integers([*before, *after])
 
 
-def _padded(b: Core, data: ValueId, pads: ValueId) -> tuple[ValueId, ValueId]:
-    """Data with one spatial axis and zeros around it, and what is left to pad. The kernel of a convolution copies what
-    is padded for every tile of places, with all that its windows reach: a third of the time where that is far."""
-    (batch, places, channels), widths = b.shape(data), numbers(b.out, pads)
+def _padded(b: Core, data: ValueId, pads: ValueId, least: int) -> tuple[ValueId, ValueId]:
+    """Data of at least so many places with zeros around the last of its spatial axes, and what is left to pad. The
+    kernel of a convolution copies what is padded for every tile of places, with all that its windows reach: a third of
+    the time where that is far. That of every channel by itself has windows at the edges apart, one by one."""
+    (*around, places, channels), widths = b.shape(data), numbers(b.out, pads)
     if widths is None or not any(widths) or not isinstance(channels, int) or channels < _PADDED_CHANNELS:
         return data, pads
+    last = len(widths) // 2 - 1
+    ends = widths[last], widths[-1]
     known = places if isinstance(places, int) else _MANY_PLACES
-    if known < _MANY_PLACES or min(widths) < 0 or sum(widths) > known:  # zeros take memory, and may be most of it
+    if known < least or min(ends) < 0 or sum(ends) > known:  # zeros take memory, and may be most of it
         return data, pads
-    before, after = (b.broadcast(b.like(0, data), (batch, width, channels)) for width in widths)
-    return b.concat([before, data, after], 1), b.integers([0, 0])  # a pad would be filled before it is written
+    before, after = (b.broadcast(b.like(0, data), (*around, width, channels)) for width in ends)
+    left = [0 if place % (last + 1) == last else width for place, width in enumerate(widths)]
+    return b.concat([before, data, after], last + 1), b.integers(left)  # a pad would be filled before it is written
 
 
 def _repeated(b: Core, data: ValueId, times: int) -> ValueId:

@@ -14,6 +14,7 @@ $(VENV)/.ready: pyproject.toml $(NATIVE)
 	@PYTHON=$(PYTHON) sh tools/check_system.sh
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
+	@$(BIN)/python -m compileall -q src  # as pip does for what it does not leave here: workers start twice as fast
 	@touch $@
 
 # One real, small model: voice activity detection out of a published package, on the recording kept beside the tests.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import compileall
 import contextlib
 import io
 import json
@@ -27,6 +28,7 @@ from benchmarks.signatures import signatures_benchmark
 from benchmarks.traffic import traffic_benchmark
 from benchmarks.watching import watching_benchmark
 from benchmarks.workers import workers_benchmark
+from tierup import __file__ as tierup_file
 from tierup.profile.machine import identify
 
 BENCHMARKS: dict[str, tuple[Callable[[Effort], dict[str, object]], str]] = {
@@ -50,6 +52,8 @@ QUICK = {"rounds": 3, "seconds": 0.1, "starts": 1, "calls": 300, "contenders": "
 
 def main() -> None:
     arguments = parse()
+    # pip compiles what it installs, the peers too; an editable install has to be where the interpreter writes nothing.
+    compileall.compile_dir(str(Path(tierup_file).parent), quiet=1)
     effort = Effort(
         cases=tuple(filter(None, arguments.cases.split(","))),
         contenders=arguments.contenders,

@@ -64,6 +64,7 @@ OTHERS = tuple(
         "deberta", "gpt2", "llama", "llama_decode", "mamba", "fnet",
         "whisper", "wav2vec2", "conformer", "hifigan", "wavenet",
         "segformer", "dinov2", "mobilevit", "efficientnet", "regnet", "unet", "detector", "super_resolution",
+        "deeplab", "large_kernels", "style", "video", "unet_3d",
         "diffusion", "decoder",
         "gru", "dlrm",
         "gpt2_f16", "llama_decode_f16", "unet_f16", "wav2vec2_f16",

@@ -5,7 +5,9 @@
 
 Language   deberta, gpt2, llama, llama_decode (one token and a cache), mamba, fnet
 Sound      whisper, wav2vec2, conformer, hifigan, wavenet
-Pictures   segformer, dinov2, mobilevit, efficientnet, regnet, unet, detector, super_resolution
+Pictures   segformer, dinov2, mobilevit, efficientnet, regnet, unet, detector, super_resolution, deeplab (dilated
+           kernels), large_kernels (31×31), style (a generator that computes its kernels)
+Volumes    video (3×3×3), unet_3d
 Diffusion  diffusion (a U-Net with attention to a text), decoder (of a VAE)
 Others     gru, dlrm (recommendation: tables of embeddings, eight bags of four)
 In f16     gpt2_f16, llama_decode_f16, unet_f16, wav2vec2_f16
@@ -241,6 +243,118 @@ class Detector(nn.Module):
         return torch.cat([edges, classes.sigmoid()], 1)
 
 
+class Deeplab(nn.Module):
+    """Dilated layers behind a stem, and kernels that reach as far as the picture."""
+
+    def __init__(self):
+        super().__init__()
+        self.front = nn.Sequential(normed(3, 32, stride=2), normed(32, 64, stride=2), normed(64, 128, stride=2))
+        self.layers = nn.Sequential(*(self.dilated(128, 128, by) for by in (2, 2, 4, 4)))
+        self.far = nn.ModuleList([normed(128, 64, 1), *(self.dilated(128, 64, by) for by in (12, 24, 36))])
+        self.back = nn.Sequential(normed(256, 64, 1), nn.Conv2d(64, 21, 1))
+
+    def dilated(self, before, after, by):
+        return nn.Sequential(nn.Conv2d(before, after, 3, padding=by, dilation=by), nn.BatchNorm2d(after), nn.ReLU())
+
+    def forward(self, x):
+        found = self.layers(self.front(x))
+        found = self.back(torch.cat([far(found) for far in self.far], 1))
+        return F.interpolate(found, size=x.shape[-2:], mode="bilinear")
+
+
+class LargeKernels(nn.Module):
+    """RepLKNet's blocks: large kernels of every channel by itself, and a feed-forward."""
+
+    def __init__(self):
+        super().__init__()
+        self.front = normed(3, 64, stride=4)
+        self.blocks = nn.ModuleList(
+            nn.Sequential(
+                nn.Conv2d(64, 64, size, padding=size // 2, groups=64),
+                nn.BatchNorm2d(64),
+                nn.Conv2d(64, 256, 1),
+                nn.GELU(),
+                nn.Conv2d(256, 64, 1),
+            )
+            for size in (31, 29, 13)
+        )
+
+    def forward(self, x):
+        x = self.front(x)
+        for block in self.blocks:
+            x = x + block(x)
+        return x.mean((2, 3))
+
+
+class Modulated(nn.Module):
+    """A convolution whose kernels depend on a style."""
+
+    def __init__(self, before, after):
+        super().__init__()
+        self.kernels, self.style = nn.Parameter(torch.randn(after, before, 3, 3)), nn.Linear(256, before)
+
+    def forward(self, x, style):
+        kernels = self.kernels * (1 + self.style(style)).view(1, -1, 1, 1)
+        kernels = kernels * torch.rsqrt(kernels.pow(2).sum((1, 2, 3), keepdim=True) + 1e-8)
+        return F.leaky_relu(F.conv2d(x, kernels, padding=1), 0.2)
+
+
+class Style(nn.Module):
+    """StyleGAN's generator."""
+
+    def __init__(self):
+        super().__init__()
+        self.mapped = nn.Sequential(*(nn.Sequential(nn.Linear(256, 256), nn.LeakyReLU(0.2)) for _ in range(4)))
+        self.start, self.back = nn.Parameter(torch.randn(1, 256, 4, 4)), nn.Conv2d(64, 3, 1)
+        self.layers = nn.ModuleList(Modulated(*sizes) for sizes in ((256, 256), (256, 256), (256, 128), (128, 64)))
+
+    def forward(self, z):
+        style, x = self.mapped(z), self.start
+        for layer in self.layers:
+            x = layer(F.interpolate(x, scale_factor=2, mode="bilinear"), style)
+        return self.back(x)
+
+
+def normed_3d(before, after, stride=1):
+    return nn.Sequential(nn.Conv3d(before, after, 3, stride, 1, bias=False), nn.BatchNorm3d(after), nn.ReLU())
+
+
+class Video(nn.Module):
+    """R3D's layers."""
+
+    def __init__(self):
+        super().__init__()
+        self.front = nn.Conv3d(3, 32, (3, 7, 7), (1, 2, 2), (1, 3, 3))
+        sizes = ((32, 1), (64, 2), (128, 2), (256, 2))
+        self.first = nn.ModuleList(
+            normed_3d(before, after, stride)
+            for (before, _), (after, stride) in zip(((32, 1), *sizes), sizes, strict=False)
+        )
+        self.second = nn.ModuleList(normed_3d(after, after) for after, _ in sizes)
+        self.back = nn.Linear(256, 400)
+
+    def forward(self, x):
+        x = self.front(x).relu()
+        for first, second in zip(self.first, self.second, strict=True):
+            x = first(x)
+            x = x + second(x)
+        return self.back(x.mean((2, 3, 4)))
+
+
+class UNet3d(nn.Module):
+    """Two levels, as for volumes of a scan."""
+
+    def __init__(self):
+        super().__init__()
+        self.high, self.low = (nn.Sequential(normed_3d(*s), normed_3d(s[1], s[1])) for s in ((1, 16), (16, 32)))
+        self.up, self.join = nn.ConvTranspose3d(32, 16, 2, 2), normed_3d(32, 16)
+        self.down, self.back = nn.MaxPool3d(2), nn.Conv3d(16, 3, 1)
+
+    def forward(self, x):
+        high = self.high(x)
+        return self.back(self.join(torch.cat([self.up(self.low(self.down(high))), high], 1)))
+
+
 class Dense(nn.Module):
     """ESRGAN's block."""
 
@@ -456,6 +570,11 @@ OTHERS = {
     "unet": lambda: plain(UNet(), torch.randn(1, 3, 128, 128)),
     "detector": lambda: plain(Detector(), torch.randn(1, 3, 256, 256)),
     "super_resolution": lambda: plain(SuperResolution(), torch.randn(1, 3, 64, 64)),
+    "deeplab": lambda: plain(Deeplab(), torch.randn(1, 3, 256, 256)),
+    "large_kernels": lambda: plain(LargeKernels(), torch.randn(1, 3, 224, 224)),
+    "style": lambda: plain(Style(), torch.randn(1, 256)),
+    "video": lambda: plain(Video(), torch.randn(1, 3, 8, 112, 112)),
+    "unet_3d": lambda: plain(UNet3d(), torch.randn(1, 1, 32, 64, 64)),
     "diffusion": lambda: plain(
         Diffusion(),
         torch.randn(1, 4, 32, 32),

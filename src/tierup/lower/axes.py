@@ -27,6 +27,7 @@ _TYPICAL = 64  # an open size, to weigh work by
 _STEP_ELEMS = 4096  # a step of the grid costs some divisions: what is shorter takes in the next axis
 _LEAST_STEPS = 4  # of the grid, so that threads have something to divide
 _IDLE = 4  # elements side by side that fill one in so many lanes, or less, are better rows than lanes
+_FEW = 4  # rows that are read at once and taken apart: three, the channels of a picture, in a 70th of the time
 MOST_APART = 8  # elements, of lanes that are written with rows in between
 _LIGHT = 4  # maps on a tile of 16 rows; of more maps, it has 8 rows, which leaves registers for them
 
@@ -125,15 +126,15 @@ def nest(domain: Sequence[Dim], reduced: Sequence[int], forms: Forms, strides: S
         across = _beside(kept, serial, axis(LANE, chosen), lanes // _IDLE, forms)
         return _reducing(kept, serial, chosen if across is None else across, axis, lanes)
     others = [parts for parts in kept if parts != chosen]
-    few = axis(ROWS, chosen)
-    most = lanes // _IDLE
-    many = next((parts for parts in reversed(others) if _in_between(few, most, parts, forms)), None)
-    if many is not None:
-        few, lane = replace(few, step=few.extent), axis(LANE, many)
-        lane = replace(lane, step=_step(lane.extent, lanes))
-        grid = [axis(f"g{number}", parts) for number, parts in enumerate(kept) if parts not in (chosen, many)]
-        return Nest((*grid, lane), (few,), lane, (few, lane))
     turned = _turned(others, chosen, forms)
+    pairs = [(chosen, parts, lanes // _IDLE) for parts in reversed(others)]
+    for one, many, most in [*pairs, *([(turned, chosen, _FEW)] if turned else [])]:
+        few = axis(ROWS, one)
+        if _in_between(few, most, many, forms):
+            few, lane = replace(few, step=few.extent), axis(LANE, many)
+            lane = replace(lane, step=_step(lane.extent, lanes))
+            grid = [axis(f"g{number}", parts) for number, parts in enumerate(kept) if parts not in (one, many)]
+            return Nest((*grid, lane), (few,), lane, (few, lane))
     rows = lanes if forms.maps <= _LIGHT else max(lanes // 2, 1)
     grid = [
         axis(ROWS, parts, _few(axis(ROWS, parts).extent, rows)) if parts == turned else axis(f"g{number}", parts)

@@ -54,6 +54,17 @@ def test_the_best_and_where_they_are(dtype: Any, shape: tuple[int, ...], axis: i
                 np.testing.assert_array_equal(got["values"], wanted["values"])
 
 
+@pytest.mark.parametrize(("size", "k"), [(64, 64), (65, 65), (1000, 1000), (1023, 40), (5000, 500)])
+def test_the_best_of_many_blocks(size: int, k: int) -> None:
+    """Blocks run out, the last one is shorter, and equals lie in several."""
+    x = np.random.default_rng(size).integers(0, size // 4, (3, size)).astype(np.float32)
+    proto = best(k, 2, 1, 1, np.float32, [3, size])
+    with tierup.load(proto, config=tierup.Config(force_tier=1)) as compiled:
+        assert compiled.report().to_dict()["counters"]["fallback_nodes"] == 0
+        wanted = np.argsort(-x, axis=1, kind="stable")[:, :k]
+        np.testing.assert_array_equal(compiled(x=x)["places"], wanted)
+
+
 def test_more_than_there_are_is_an_error() -> None:
     with tierup.load(best(70, 2, 1, 1, np.float32), config=tierup.Config(force_tier=1)) as model:
         assert model(x=np.zeros((2, 70), np.float32))["places"].shape == (2, 70)

@@ -12,7 +12,7 @@ from tierup.rewrite.decompose.core import Core
 from tierup.rewrite.rules.row import numbers
 from tierup.rewrite.walk import Rewriter, Values
 
-_MOST_PASSES = 320  # over the axis, each of which finds one; a sort takes the time of about as many
+_MOST_FOUND = 8192  # one after another, each for about the root of all; a sort takes the time of some thousand
 _MOST_ELEMS = 64  # on the axis; beyond that, sorting is less work than comparing every two
 
 
@@ -35,12 +35,12 @@ def by_ranks(out: Rewriter, node: Node) -> Values | None:
     return [b.op("gather_elements", x, indices, axis=axis), indices][: len(node.outputs)]
 
 
-def by_passes(out: Rewriter, node: Node) -> Values | None:
+def one_by_one(out: Rewriter, node: Node) -> Values | None:
     """The rule for longer axes: applies where k is a number, and not large."""
     x, k = node.inputs
     shape, axis = out.shape(x), node.attrs["axis"]
     count = numbers(out, k)
-    if x is None or shape is None or count is None or not 0 < count[0] <= _MOST_PASSES:
+    if x is None or shape is None or count is None or not 0 < count[0] <= _MOST_FOUND:
         return None
     b, rank = Core(out), len(shape)
     order = [*(other for other in range(rank) if other != axis), axis]

@@ -344,7 +344,7 @@ def test_more_than_there_are_cannot_be_the_best() -> None:
 @pytest.mark.parametrize(
     "build",
     [
-        lambda b: topk(b, f32(b, 2, 1000), ints(b, 500), 1, 1),  # many of many
+        lambda b: topk(b, f32(b, 2, 10_000), ints(b, 9000), 1, 1),  # many of many
         lambda b: topk(b, f32(b, 2, "n"), b.open_input(DType.I64, (1,)), 1, 1),
         lambda b: topk(b, f32(b, 2, 8), ints(b, 0), 1, 1),
     ],

@@ -15,7 +15,7 @@ from tierup.rewrite.rules.integer_weights import integer_weight
 from tierup.rewrite.rules.nonzero import by_counts
 from tierup.rewrite.rules.one_hot import row_of_matrix
 from tierup.rewrite.rules.pool_places import with_places
-from tierup.rewrite.rules.ranking import one_by_one, by_ranks
+from tierup.rewrite.rules.ranking import by_ranks, one_by_one
 from tierup.rewrite.rules.resizing import by_lookups
 from tierup.rewrite.rules.row import numbers
 from tierup.rewrite.rules.transposed import as_convolutions
@@ -57,7 +57,7 @@ def padded_pool(out: Rewriter, node: Node) -> Values | None:
 REFORMS = (
     Reform("phases", ("core.conv_transpose",), "convᵀ(x, w)[i·s + p] = conv(x, taps of phase p)[i]", as_convolutions),
     Reform("top by ranks", ("core.topk",), "topk(x)[k] = x[i] where as many as k come before i", by_ranks),
-    Reform("top by passes", ("core.topk",), "topk(x)[k] = the best of what comes behind topk(x)[k - 1]", one_by_one),
+    Reform("top one by one", ("core.topk",), "topk(x)[k] = the best of what comes behind topk(x)[k - 1]", one_by_one),
     Reform("places by counts", ("core.nonzero",), "nonzero(x)[k] = i where k before i are not zero", by_counts),
     Reform("places of maxima", ("core.pool_max",), "the better of two places of a window at a time", with_places),
     Reform("resize by lookups", ("core.resize",), "resize(x) = Σ x[index] · weight, axis by axis", by_lookups),

@@ -53,6 +53,17 @@ def test_a_tile_that_is_turned_over_has_no_more_rows_than_there_are(channels: Di
     assert rows.step == step
 
 
+@pytest.mark.parametrize("lanes", [8, 16])
+@pytest.mark.parametrize(("channels", "at_once"), [(2, True), (3, True), (4, True), (5, False), (1, False)])
+def test_a_few_channels_side_by_side_are_taken_apart(channels: int, at_once: bool, lanes: int) -> None:
+    """The last step of a network that makes a picture: threads divide the places, and a tile has all channels."""
+    read, written = Linear(0, (1, channels)), Linear(0, (1000, 1))
+    found = nest((channels, 1000), (), Forms([read], [written], [], 0, [frozenset()]), Strides(DimBuilder()), lanes)
+    assert found.lane is not None
+    assert (found.lane.parts, found.lane_in_grid) == ((1,), at_once)
+    assert [axis.step for axis in found.loops if axis.name == ROWS] == ([channels] if at_once else [])
+
+
 @pytest.mark.parametrize(
     ("channels", "apart", "woven"),
     [(3, 4, True), (4, 4, True), (2, 2, True), (8, 8, False), (3, 9, False)],

@@ -69,6 +69,33 @@ def test_a_transposed_output_is_written_where_it_is_computed() -> None:
     assert len(region.stores) == 1
 
 
+def test_rows_that_are_reduced_are_turned_over_by_a_region_of_its_own() -> None:
+    def build(b: GraphBuilder) -> int:
+        normed = b.op("core.exp", layer_norm(b, f32(b, 2, 9, 16)))
+        return b.op("core.neg", b.op("core.transpose", normed, perm=(0, 2, 1)))
+
+    graph, _, regions = divided(build)
+    first, second = regions
+    assert first.reduced
+    assert [graph.nodes[index].op for index in (*second.reads, *second.nodes)] == ["core.transpose", "core.neg"]
+    assert "far apart from each other" in dict(second.refused)[first.stores[0]]
+
+
+def test_other_rows_are_written_where_they_are_computed() -> None:
+    """A few elements, which have rows along the lanes; and a sum over what does not lie side by side."""
+
+    def few(b: GraphBuilder) -> int:
+        x = f32(b, 900, 4)
+        total = b.op("core.reduce_sum", x, axes=(1,), keepdims=1)
+        return b.op("core.transpose", b.op("core.div", x, total), perm=(1, 0))
+
+    def apart(b: GraphBuilder) -> int:
+        x = f32(b, 64, 90)
+        return b.op("core.div", x, b.op("core.reduce_sum", x, axes=(0,), keepdims=1))
+
+    assert [len(divided(build)[2]) for build in (few, apart)] == [1, 1]
+
+
 def test_what_is_read_at_another_point_lies_in_memory() -> None:
     def build(b: GraphBuilder) -> int:
         y = b.op("core.exp", f32(b, 4, 4))

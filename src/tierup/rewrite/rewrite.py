@@ -17,6 +17,7 @@ from tierup.rewrite.merge import merge
 from tierup.rewrite.narrow import narrow
 from tierup.rewrite.rules import simpler
 from tierup.rewrite.rules.affine import joined_constants
+from tierup.rewrite.rules.bent import bent_pads
 from tierup.rewrite.rules.layout import CHANNELED, channels_last
 from tierup.rewrite.rules.quantised import QUANTISING, byte_products, byte_tensors
 from tierup.rewrite.rules.reforms import POOLED, padded_pool, reformed
@@ -124,7 +125,7 @@ def reshape_work(graph: Graph, weights: Weights, assume: Assumptions | None = No
         if not made.isdisjoint(ops):
             walked = walk(after, weights, (rule,), assume)
             changes, after = changes + walked.changes, walked.graph
-    for find in (whole_words, regrouped) if on_words else (regrouped,):
+    for find in (bent_pads, whole_words, regrouped) if on_words else (bent_pads, regrouped):
         found_rule = find(after)
         if found_rule is not None:
             walked = walk(after, weights, (found_rule,), assume)

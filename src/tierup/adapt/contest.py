@@ -51,7 +51,7 @@ _BLOCK_S, _BLOCK_CALLS = 0.002, ((5, 0.01), (2, 0.05))
 _LEAST_PAIRS, _MOST_PAIRS = 3, 60
 _PATIENCE = 3  # times the budget, where noise could still hide a gain: a plan is turned away for long
 _SETS = 3  # of drawn inputs, which calls rotate over
-_CACHES = 4  # times the last-level cache: weights that a trial packs
+_CACHES = 2  # times the last-level cache: weights that a trial packs, so that each is read from memory
 # A candidate that is so many times as fast as the baseline in single calls is faster, whatever interrupts it. A call
 # that takes long is hardly changed by that, and shares cores and memory with the live ones for all of its time.
 _FAR, _FAR_LONG, _LONG_S = 2.0, 1.5, 0.1

@@ -185,6 +185,23 @@ def test_scales_of_blocks(blocks: int, rows: int) -> None:
     assert [buffer.name for buffer in kernels[0].program.buffers] == ["a", "w", "scales", "e0", "out"]
 
 
+@pytest.mark.parametrize("rows", [0, 1, 5, 40])
+@pytest.mark.parametrize(("inner", "columns"), [(0, 3), (6, 7), (20, 24), (1100, 40)])  # the last in blocks
+def test_a_factor_for_each_row_of_the_weights(rows: int, inner: int, columns: int) -> None:
+    w = RANDOM.standard_normal((inner, columns)).astype(np.float32)
+
+    def build(b: GraphBuilder) -> int:
+        factors = b.op("core.exp", f32(b, inner))
+        return b.op("core.add", b.op("core.matmul_scaled", f32(b, "n", inner), const(b, w), factors), f32(b, columns))
+
+    s, x, bias = (RANDOM.standard_normal(shape).astype(np.float32) for shape in ((inner,), (rows, inner), (columns,)))
+    got, wanted, call = run(build, s, x, bias)
+    size = np.abs(x.astype(np.float64)) @ np.abs(w * np.exp(s)[:, None]) + np.abs(bias)
+    assert (np.abs(got - wanted) <= EPS * (6 + np.sqrt(inner)) * size).all()
+    kernels = [kernel for region, kernel in call.kernels if region.kind == "matmul"]
+    assert [buffer.name for buffer in kernels[0].program.buffers] == ["a", "w", "factors", "e0", "out"]
+
+
 def test_rows_that_do_not_begin_with_a_word_are_copied() -> None:
     w = integers(DType.I8, 4, 5)
 

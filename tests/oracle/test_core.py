@@ -32,7 +32,7 @@ def core(op: str, *inputs: Any, **attrs: Any) -> Any:
 
 def test_every_core_op_says_why_it_is_one() -> None:
     rows = [row for row in table().values() if row.name.startswith("core.")]
-    assert len(rows) == 79
+    assert len(rows) == 80
     assert all(row.core and row.doc and row.reference for row in rows)
 
 
@@ -259,6 +259,15 @@ def test_matmul(dtype: Any) -> None:
     assert not core("matmul", a[..., :0], b[:, :0]).any()
 
 
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_matmul_with_a_factor_for_each_row(dtype: Any) -> None:
+    a, w, s = (RNG.normal(size=shape).astype(dtype) for shape in ((2, 3, 4), (4, 5), (4,)))
+    expected = (a.astype(np.float64) * s.astype(np.float64)) @ w.astype(np.float64)
+    tolerance = 8 * float(ml_dtypes.finfo(dtype).eps)  # of sums of four terms around 1, each rounded twice
+    np.testing.assert_allclose(core("matmul_scaled", a, w, s).astype(np.float64), expected, rtol=0, atol=tolerance)
+    assert not core("matmul_scaled", a[..., :0], w[:0], s[:0]).any()
+
+
 def test_matmul_of_bytes_gives_i32() -> None:
     a, b = np.full((1, 100), 255, np.uint8), np.full((100, 1), -128, np.int8)
     assert core("matmul", a, b).tolist() == [[-255 * 128 * 100]]
@@ -392,6 +401,9 @@ def test_contents_follow_sizes() -> None:
     ("reshape", [np.zeros((2, 3), np.float32), ints(7)], {}),
     ("concat", [np.zeros((2, 3), np.float32), np.zeros((3, 3), np.float32)], {"axis": 1}),
     ("matmul", [np.zeros(3, np.float32), np.zeros((3, 3), np.float32)], {}),
+    ("matmul_scaled", [np.zeros((2, 3), np.float32), np.zeros((3, 3), np.float32), np.zeros(2, np.float32)], {}),
+    ("matmul_scaled", [np.zeros((2, 3), np.int32), np.zeros((3, 3), np.int32), np.zeros(3, np.int32)], {}),
+    ("matmul_scaled", [np.zeros((2, 3), np.float32), np.zeros((3, 3), np.float32), np.zeros((3, 1), np.float32)], {}),
     ("pad", [np.zeros(3, np.float32), ints(-1, 0), np.zeros((), np.float32)], {"mode": "constant"}),
     ("topk", [np.zeros(3, np.float32), ints(4)], {"axis": 0, "largest": 1}),
     ("top_places", [np.zeros((2, 3), np.float32)], {"k": 4, "largest": 1}),

@@ -95,6 +95,12 @@ def _matmul(node: Node, box: Box, given: list[tuple[int, ...]], shapes: Shapes) 
     return Restricted([left, right])
 
 
+def _matmul_scaled(node: Node, box: Box, given: list[tuple[int, ...]], shapes: Shapes) -> Restricted | None:
+    *sides, factors = given
+    found = _matmul(node, box, sides, shapes)
+    return None if found is None else Restricted([*found.boxes, ((0, factors[0]),)])
+
+
 def _windows(
     node: Node, ranges: Sequence[Range], sizes: Sequence[int], pads: tuple[int, ...] | None
 ) -> tuple[list[Range], Array] | None:
@@ -236,6 +242,7 @@ _RULES: dict[str, _Rule] = {
     "core.concat": _concat,
     "core.gather": _gather,
     "core.matmul": _matmul,
+    "core.matmul_scaled": _matmul_scaled,
     "core.conv_last": _conv_last,
     "core.pool_sum": _pool,
     "core.pool_max": _pool,

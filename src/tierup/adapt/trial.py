@@ -89,6 +89,8 @@ class Sized:
             fits = _broadcast([shapes[0], result]) == result
         elif node.op in ("core.matmul", "core.matmul_blocks"):
             fits = shapes[0][-1] == shapes[1][-2]
+        elif node.op == "core.matmul_scaled":
+            fits = shapes[0][-1] == shapes[1][0] == shapes[2][0]
         elif node.op == "core.slice":
             fits = self._inside(node, shapes[0])
         elif node.op in RECURRENCES:

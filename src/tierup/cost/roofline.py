@@ -152,7 +152,7 @@ def flops(graph: Graph, node: Node, size: Size) -> int:
         return elements(graph, node.inputs[0], size)
     count = elements(graph, result, size)
     match name:
-        case "matmul" | "matmul_blocks":
+        case "matmul" | "matmul_blocks" | "matmul_scaled":
             return 2 * count * _extent(graph, node.inputs[0], -1, size)
         case "conv_last":  # w[places · C / group, M]
             return 2 * count * _extent(graph, node.inputs[1], 0, size)

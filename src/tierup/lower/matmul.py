@@ -18,6 +18,7 @@ where it wrote them.
 from __future__ import annotations
 
 from collections.abc import Set
+from functools import partial
 
 from msgspec.structs import replace
 
@@ -99,6 +100,8 @@ class _Matmul:
         self._packed = right is not None
         self._right = right or Right(self._input(1))
         self._weight = self._right.value
+        scaled = self._product.op == "core.matmul_scaled"  # a factor for each row of the right side
+        self._factors = Views(graph, weights, dims).of(self._input(2)) if scaled else None
         flat = len(self._shape(1)) == 2
         self._batch: list[Dim] = [] if flat else list(batch)
         self._m = dims.product([*batch, rows]) if flat else rows
@@ -210,6 +213,8 @@ class _Matmul:
         buffers = [Buffer(name, kind) for name, kind in zip(("a", "w"), kinds, strict=True)]
         scales = [] if self._right.scales is None else [self._right.scales]
         buffers += [Buffer("scales", self._dtype(value)) for value in scales]
+        factors = [] if self._factors is None else [self._factors.base]
+        buffers += [Buffer("factors", self._dtype(value)) for value in factors]
         buffers += [Buffer(name, self._dtype(value)) for value, name in self._epilogue.operands.items()]
         buffers += self._epilogue.outs()
         if self._turned or self._by_row:
@@ -218,7 +223,7 @@ class _Matmul:
         right = Panels(self._weight, self._width, self._form) if self._packed else self._b.base
         return Kernel(
             program,
-            (self._a.base, right, *scales, *self._epilogue.operands, *self._epilogue.results),
+            (self._a.base, right, *scales, *factors, *self._epilogue.operands, *self._epilogue.results),
             tuple(self._sizes.dims),
             self._pieces(),
             self._grain(),
@@ -385,7 +390,14 @@ class _Matmul:
         kind = self._sum if self._words is None else DType.I32
         right = Load(b, Tile(kind, (k, "j")), "scratch" if self._turned else "w", self._right_index(k))
         left = Load(a, Tile(kind, (i, k)), "a", self._at(self._a, i, k))
-        loads = (_shifted(load, k, block, begin, each, self._sizes, self._dims) for load in (right, left))
+        shift = partial(_shifted, k=k, block=block, begin=begin, each=each, sizes=self._sizes, dims=self._dims)
+        loads: list[Statement] = [shift(right), shift(left)]
+        if self._factors is not None:
+            factor, scaled = self._names.new("factor"), self._names.new("b")
+            (step,), offset = self._factors.strides, self._sizes.of(self._factors.offset)
+            loads.append(shift(Load(factor, Tile(kind, (k,)), "factors", Index(((k, self._sizes.of(step)),), offset))))
+            loads.append(Map(scaled, Tile(kind, (k, "j")), "mul", (b, factor)))
+            b = scaled
         add: tuple[Statement, ...] = (Map(new, tile, "fma", (a, b, old)),)
         if self._words is not None:
             add = tuple(self._words.dot(self._names, new, tile, left, right, old))

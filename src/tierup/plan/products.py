@@ -13,7 +13,9 @@ from tierup.plan.regions import ELEMENTWISE, NARROW, Region, legality, present_a
 
 EPILOGUE = ELEMENTWISE | {"cast"}  # what a product takes in behind it
 
-_KINDS = {"core.matmul": "matmul", "core.matmul_blocks": "matmul", "core.conv_last": "conv"}
+_KINDS = {
+    "core.matmul": "matmul", "core.matmul_blocks": "matmul", "core.matmul_scaled": "matmul", "core.conv_last": "conv",
+}  # fmt: skip
 
 
 def products(graph: Graph) -> list[Region]:

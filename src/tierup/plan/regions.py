@@ -104,7 +104,7 @@ def legality(graph: Graph, node: Node) -> str | None:
     for value in (*node.inputs, *node.outputs):
         if value is not None and tensor(graph, value).dtype not in known:
             return f"{tensor(graph, value).dtype!r} is not compiled yet"
-    if node.op in ("core.matmul", "core.matmul_blocks"):
+    if node.op in ("core.matmul", "core.matmul_blocks", "core.matmul_scaled"):
         return _matmul_legality(graph, node)
     if node.op == "core.conv_last":
         return _conv_legality(graph, node)
@@ -121,6 +121,8 @@ def _matmul_legality(graph: Graph, node: Node) -> str | None:
     if node.op == "core.matmul_blocks":
         constants = {value for value, _ in graph.weights}
         return None if constants.issuperset(node.inputs[1:]) else "its integers or scales are known only in the call"
+    if node.op == "core.matmul_scaled":
+        return None if node.inputs[1] in graph.digests else "its weights are known only in the call"
     left, right = (tensor(graph, value) for value in node.inputs)
     batch = shape_of(tensor(graph, node.outputs[0]))[:-2]
     if len(shape_of(right)) != 2 and any(present_axes(shape_of(side)[:-2], batch) is None for side in (left, right)):

@@ -164,6 +164,17 @@ def scaled_product(step: Step, a: Bounded, w: Bounded, scales: Bounded) -> Bound
     return freed(result, np.asarray(unsure))
 
 
+def product_with_factors(step: Step, a: Bounded, w: Bounded, factors: Bounded) -> Bounded:
+    """As a product, with one rounding more of each term: of the factor times the weight, or times the left side. What
+    one of these loses where it is too large or too small is free, and so is what is not finite."""
+    sizes = [size_of(x.value) if x.bound is None else x.magnitude for x in (a, w, factors)]
+    result = step.summed(step(a.value, w.value, factors.value), 2 * step(*sizes), a.value.shape[-1])
+    rows, odd = sizes[2][:, None] * sizes[1], [~np.isfinite(x.value) for x in (a, w, factors)]
+    lost = (rows > step.format.largest) | ((rows > 0) & (rows < step.format.normal)) | odd[1] | odd[2][:, None]
+    unsure = lost.any(0) | odd[0].any(-1, keepdims=True) | np.any(w.free) | np.any(factors.free)
+    return freed(result, np.asarray(unsure))
+
+
 def _terms(step: Step, a: Bounded, b: Bounded) -> int:
     return math.prod(b.value.shape[1:]) if step.node.op == "core.conv" else b.value.shape[-2]
 

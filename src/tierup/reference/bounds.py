@@ -66,7 +66,7 @@ def _terms(node: Node, shape: Callable[[ValueId], Sequence[int]]) -> int:
     match node.op:
         case "core.reduce_sum" | "core.reduce_prod":
             return math.prod(size(0)[axis] for axis in node.attrs["axes"])
-        case "core.matmul" | "core.matmul_blocks":
+        case "core.matmul" | "core.matmul_blocks" | "core.matmul_scaled":
             return size(0)[-1]
         case "core.rnn" | "core.gru" | "core.lstm":
             return size(1)[0]

@@ -25,7 +25,8 @@ __all__ = [
     "abs_", "acos", "acosh", "add", "and_", "argmax", "argmin", "asin", "asinh", "atan", "atanh", "bitcast",
     "broadcast", "cast", "ceil", "concat", "conv", "conv_last", "conv_transpose", "cos", "cosh", "cumprod", "cumsum",
     "div", "eq", "erf", "exp", "expm1", "floor", "fmod", "gather", "gather_elements", "gather_nd", "gru", "iota",
-    "le", "log", "log1p", "lstm", "lt", "matmul", "matmul_blocks", "max_", "min_", "mod", "mul", "neg", "nonzero",
+    "le", "log", "log1p", "lstm", "lt", "matmul", "matmul_blocks", "matmul_scaled", "max_", "min_", "mod", "mul", "neg",
+    "nonzero",
     "not_", "or_", "pad", "pool_max", "pool_sum", "pow_", "reduce_max", "reduce_min", "reduce_prod", "reduce_sum",
     "reshape", "resize", "rnn", "round_", "scatter_elements", "scatter_nd", "select", "shape", "shl", "shr", "sin",
     "sinh", "slice_", "sqrt", "sub", "tan", "tanh", "top_places", "topk", "transpose",
@@ -282,6 +283,11 @@ def matmul(node: Node, a: Array, b: Array) -> Array:
         return np.asarray(exact).astype(np.int64).astype(np.int32)
     product = np.matmul(up(a), up(b))
     return np.asarray(product) if "to" in node.attrs else down(product, a.dtype)
+
+
+def matmul_scaled(node: Node, a: Array, w: Array, factors: Array) -> Array:
+    """Σ a · factor · w."""
+    return down(np.matmul(up(a) * up(factors), up(w)), a.dtype)
 
 
 def matmul_blocks(node: Node, a: Array, w: Array, scales: Array) -> Array:

@@ -21,7 +21,8 @@ BOUND_BYTES = 64 << 10
 _DATA_SIZED = frozenset({"core.nonzero", "onnx.NonZero", "onnx.Compress", "onnx.Unique"})
 # Work that grows faster than the tensors: folded only if all of it is small, or a product that is soon done.
 _HEAVY = frozenset({
-    "core.matmul", "core.matmul_blocks", "core.conv", "core.conv_last", "core.conv_transpose", "core.resize",
+    "core.matmul", "core.matmul_blocks", "core.matmul_scaled", "core.conv", "core.conv_last", "core.conv_transpose",
+    "core.resize",
     "onnx.MatMul", "onnx.Gemm", "onnx.Einsum", "onnx.Conv", "onnx.ConvTranspose", "onnx.Det", "onnx.Attention",
     "onnx.MatMulInteger", "onnx.ConvInteger",
 })  # fmt: skip

@@ -22,6 +22,7 @@ from tierup.rewrite.rules.layout import CHANNELED, channels_last
 from tierup.rewrite.rules.quantised import QUANTISING, byte_products, byte_tensors
 from tierup.rewrite.rules.reforms import POOLED, padded_pool, reformed
 from tierup.rewrite.rules.regrouped import regrouped
+from tierup.rewrite.rules.row_factors import factors_of_rows
 from tierup.rewrite.rules.scales import clipped_once, joined_scales
 from tierup.rewrite.rules.sequences import SEQUENCE_OPS
 from tierup.rewrite.rules.words import whole_words
@@ -147,6 +148,13 @@ def narrow_products(graph: Graph, weights: Weights, assume: Assumptions | None =
     once."""
     graph = walk(graph, weights, (narrow, merge), assume).graph
     return walk(graph, weights, (), assume).graph  # without what stood where it is rounded earlier now
+
+
+def scale_rows(graph: Graph, weights: Weights, assume: Assumptions | None = None) -> Graph:
+    """Afterwards: what only multiplies the columns of a large left side multiplies the rows of its weights."""
+    rule = factors_of_rows(graph)
+    walked = None if rule is None else walk(graph, weights, (rule,), assume)
+    return graph if walked is None or not walked.changes else walk(walked.graph, weights, (), assume).graph
 
 
 def lower_to_core(

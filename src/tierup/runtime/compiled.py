@@ -25,7 +25,7 @@ from tierup.plan.memory import Request
 from tierup.plan.program import Assembler, Plan, Variant
 from tierup.plan.regions import Cut
 from tierup.rewrite.assume import Assumptions, Pair
-from tierup.rewrite.rewrite import close_sizes, lower_to_core, narrow_products
+from tierup.rewrite.rewrite import close_sizes, lower_to_core, narrow_products, scale_rows
 from tierup.runtime.choose import choose
 from tierup.runtime.progress import Signature
 from tierup.runtime.standins import StandIn
@@ -186,6 +186,8 @@ class _Planner:
         core = lower_to_core(graph, weights, assume, on_words="dot_bytes" in dots)
         if self._precision == "bf16" and "dot_bf16" in dots:
             core = narrow_products(core, weights, assume)
+        else:
+            core = scale_rows(core, weights, assume)
         return Part(core, cut(core, weights), tuple(assume.pairs), graph, strays=tuple(strays))
 
     @property

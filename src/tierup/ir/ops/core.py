@@ -204,6 +204,11 @@ OPS: tuple[Op, ...] = (
             "matrix product of f32 by small integers, each `block` of their rows with a scale for each column",
         ),
         (
+            "matmul_scaled",
+            products.matmul_scaled,
+            "matrix product of a by w, each of whose rows has a factor: a · diag(s) · w",
+        ),
+        (
             "conv",
             products.conv,
             "convolution of x[N, C, ...] by w[M, C / group, ...] with the value pads; bytes give i32, and around them "

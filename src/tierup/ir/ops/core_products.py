@@ -59,6 +59,17 @@ def matmul_blocks(ctx: Infer) -> list[Out]:
     return [Out(DType.F32, (*a[:-1], w[1]))]
 
 
+def matmul_scaled(ctx: Infer) -> list[Out]:
+    a, w, factors = (known_rank(ctx, number) for number in range(3))
+    if len(a) < 2 or len(w) != 2 or len(factors) != 1:
+        raise InferError("a product with a factor for each row takes at least two axes by two by one")
+    dtype = same_dtype(ctx, (0, 1, 2))
+    demand(ctx, dtype, "f")
+    _agree(a[-1], w[0], "the columns of the left side must be the rows of the right side")
+    _agree(factors[0], w[0], "each row of the right side must have a factor")
+    return [Out(dtype, (*a[:-1], w[1]))]
+
+
 def _window_attrs(ctx: Infer, spatial: int, *names: str) -> list[tuple[int, ...]]:
     rows = [tuple(ctx.attrs[name]) for name in names]
     for name, row in zip(names, rows, strict=True):

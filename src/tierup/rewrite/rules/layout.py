@@ -137,10 +137,7 @@ def _met(b: Core, x: ValueId, w: ValueId, pads: ValueId, node: Node) -> tuple[Va
         if not isinstance(size, int) or size < 1 or min(before[axis], after[axis]) < 0:
             continue
         count = (size + before[axis] + after[axis] - (kernel - 1) * dilation - 1) // step + 1
-        places = [
-            range(t * dilation - before[axis], t * dilation - before[axis] + count * step, step) for t in range(kernel)
-        ]
-        met = [t for t, of_tap in enumerate(places) if any(0 <= place < size for place in of_tap)]
+        met = [t for t in range(kernel) if _meets(t * dilation - before[axis], count, step, size)]
         first, last = (met[0], met[-1]) if met else (0, kernel - 1)
         fewer = before[axis] - first * dilation, after[axis] - (kernel - 1 - last) * dilation
         if min(fewer) >= 0:
@@ -149,6 +146,12 @@ def _met(b: Core, x: ValueId, w: ValueId, pads: ValueId, node: Node) -> tuple[Va
     if found.shape == weights.shape or not np.isfinite(weights).all():  # 0 · ∞ is no zero
         return w, pads
     return b.weight(np.ascontiguousarray(found)), b.integers([*before, *after])
+
+
+def _meets(start: int, count: int, step: int, size: int) -> bool:
+    """Whether one of so many places from `start` on lies on the data."""
+    skipped = max(0, -(start // step))  # places before the data
+    return skipped < count and start + skipped * step < size
 
 
 def _padded(b: Core, data: ValueId, pads: ValueId, least: int) -> tuple[ValueId, ValueId]:

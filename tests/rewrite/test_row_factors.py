@@ -35,8 +35,8 @@ def rewritten(build: Build, *feeds: Any) -> list[str]:
     return ops(after)
 
 
-def scaled(b: GraphBuilder, x: int, s: int, first: bool = False) -> int:
-    return b.op("core.matmul", b.op("core.mul", *((s, x) if first else (x, s))), const(b, floats(8, 5)))
+def scaled(b: GraphBuilder, x: int, s: int, first: bool = False, columns: int = 5) -> int:
+    return b.op("core.matmul", b.op("core.mul", *((s, x) if first else (x, s))), const(b, floats(8, columns)))
 
 
 @pytest.mark.parametrize("first", [False, True])
@@ -58,6 +58,7 @@ def shared(b: GraphBuilder) -> list[int]:
     ("build", "shapes"),
     [
         (lambda b: scaled(b, f32(b, 100, 8), f32(b, 8)), [(100, 8), (8,)]),  # few rows
+        (lambda b: scaled(b, f32(b, 300, 8), f32(b, 8), columns=40), [(300, 8), (8,)]),  # many columns
         (lambda b: scaled(b, f32(b, 300, 8), f32(b, 300, 1)), [(300, 8), (300, 1)]),  # a factor for each row
         (lambda b: scaled(b, f32(b, 2, 300, 8), f32(b, 2, 1, 8)), [(2, 300, 8), (2, 1, 8)]),  # others for each picture
         (lambda b: scaled(b, f32(b, 300, 8), const(b, floats(8))), [(300, 8)]),  # what can be folded

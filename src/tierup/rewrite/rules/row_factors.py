@@ -14,6 +14,7 @@ from tierup.rewrite.decompose.core import Core
 from tierup.rewrite.walk import Rewriter, Rule, Values
 
 _LEAST_ROWS = 256  # of the left side, below which it is not worth a multiplication for each tile of some rows
+_MOST_COLUMNS = 32  # of weights: with 40, multiplying them for each tile takes as long as the picture once
 
 
 def factors_of_rows(graph: Graph) -> Rule | None:
@@ -53,7 +54,8 @@ def _factor(graph: Graph, product: int) -> int | None:
     whole, rows = _shape(graph, left), 1
     for size in whole[:-1]:
         rows *= size if isinstance(size, int) else 1
-    if rows < _LEAST_ROWS or len(_shape(graph, right)) != 2:
+    columns = _shape(graph, right)[1:]
+    if rows < _LEAST_ROWS or len(columns) != 1 or not isinstance(columns[0], int) or columns[0] > _MOST_COLUMNS:
         return None
     for place, value in enumerate(scaled.inputs):
         other = scaled.inputs[1 - place]

@@ -19,22 +19,24 @@ import numpy as np
 
 from tierup.ir.graph import Attrs, Node, ValueId
 from tierup.ir.ops.core import ELEMENTWISE
-from tierup.ir.types import Dim, DType, Shape
+from tierup.ir.types import Dim, Shape
 from tierup.rewrite.decompose.core import Core, Declined
 from tierup.rewrite.fold import computed_constant
+from tierup.rewrite.rules.reach import (
+    FAR,
+    MANY_PLACES,
+    by_residues,
+    is_for_residues,
+    is_for_winograd,
+    with_zeros,
+    without_ends,
+)
 from tierup.rewrite.rules.row import numbers
 from tierup.rewrite.walk import Rewriter, Values
 
 CHANNELED = ("core.conv", "core.pool_max", "core.pool_sum")  # without any, transposes are of no channels
 _FEW_RESULTS = 8  # below, convolutions have a kernel that does not waste most of a vector on them, and products none
-_WINOGRAD_CHANNELS = 16  # on both sides
-_MOST_PLANES = 7  # that a kernel meets along an axis before the two; `plan/packing.py` has names for more
-_MOST_RESULTS = 1.5  # times those that are wanted: Winograd's scheme has 16 products for 36, and transforms
-_FAR = 8  # places between the ends of a window that are worth writing zeros out, of at least so many channels, places
-_PADDED_CHANNELS, _MANY_PLACES = 16, 512
 _MOST_PLACES = 32  # of a pooling window: each is one read in the same loop
-
-_Ints = tuple[int, ...]
 
 
 def channels_last(out: Rewriter, node: Node) -> Values | None:
@@ -96,7 +98,7 @@ def _convolution(out: Rewriter, node: Node) -> Values | None:
     assert w is not None
     assert pads is not None
     b = Core(out)
-    w, pads = _met(b, x, w, pads, node)
+    w, pads = without_ends(b, x, w, pads, node)
     shape = _shape(out, w)
     kernel = tuple(size for size in shape[2:] if isinstance(size, int))
     if len(kernel) < len(shape) - 2 or 0 in kernel:
@@ -109,66 +111,18 @@ def _convolution(out: Rewriter, node: Node) -> Values | None:
     if many and prod(kernel) == prod(strides) == group == 1 and not any(out.content(pads) or (1,)):
         return [_first(b, b.matmul(data, matrix))]
     dilations = tuple(node.attrs["dilations"])
-    far = (kernel[-1] - 1) * dilations[-1] >= _FAR and not node.attrs.get("fill", 0)
+    far = (kernel[-1] - 1) * dilations[-1] >= FAR and not node.attrs.get("fill", 0)
     if many and len(kernel) == group == 1 and far:
-        data, pads = _padded(b, data, pads, _MANY_PLACES)
-    if group > 1 and shape[1] == 1 and far and max((numbers(out, pads) or (0,))[len(kernel) - 1 :: len(kernel)]) > _FAR:
-        data, pads = _padded(b, data, pads, 1)
-    if _is_for_residues(b, w, (kernel, strides, dilations, group), _shape(out, data), out.content(pads)):
-        return [_first(b, _by_residues(b, data, matrix, dilations))]
-    algorithm = "winograd" if _is_for_winograd(b, w, kernel, strides, dilations, group) else "direct"
+        data, pads = with_zeros(b, data, pads, MANY_PLACES)
+    if group > 1 and shape[1] == 1 and far and max((numbers(out, pads) or (0,))[len(kernel) - 1 :: len(kernel)]) > FAR:
+        data, pads = with_zeros(b, data, pads, 1)
+    if is_for_residues(b, w, (kernel, strides, dilations, group), _shape(out, data), out.content(pads)):
+        return [_first(b, by_residues(b, data, matrix, dilations))]
+    algorithm = "winograd" if is_for_winograd(b, w, kernel, strides, dilations, group) else "direct"
     attrs = {"group": group, "strides": strides, "dilations": dilations, "algorithm": algorithm}
     if node.attrs.get("fill", 0):
         attrs["fill"] = node.attrs["fill"]
     return [_first(b, b.op("conv_last", data, matrix, pads, kernel_shape=kernel, **attrs))]
-
-
-def _met(b: Core, x: ValueId, w: ValueId, pads: ValueId, node: Node) -> tuple[ValueId, ValueId]:
-    """Constant weights and pads without the ends of kernels that lie beyond the data wherever the kernel stands, and
-    only add zeros: far dilated kernels on small pictures, kernels of three places over one."""
-    widths, weights, attrs = numbers(b.out, pads), computed_constant(b.out, w), node.attrs
-    if widths is None or weights is None or attrs.get("fill", 0):
-        return w, pads
-    before, after = (list(half) for half in np.reshape(widths, (2, -1)).tolist())
-    kept = [slice(None)] * 2
-    for axis, size in enumerate(b.shape(x)[2:]):
-        kernel, step, dilation = weights.shape[2 + axis], attrs["strides"][axis], attrs["dilations"][axis]
-        kept.append(slice(0, kernel))
-        if not isinstance(size, int) or size < 1 or min(before[axis], after[axis]) < 0:
-            continue
-        count = (size + before[axis] + after[axis] - (kernel - 1) * dilation - 1) // step + 1
-        met = [t for t in range(kernel) if _meets(t * dilation - before[axis], count, step, size)]
-        first, last = (met[0], met[-1]) if met else (0, kernel - 1)
-        fewer = before[axis] - first * dilation, after[axis] - (kernel - 1 - last) * dilation
-        if min(fewer) >= 0:
-            (before[axis], after[axis]), kept[-1] = fewer, slice(first, last + 1)
-    found = weights[tuple(kept)]
-    if found.shape == weights.shape or not np.isfinite(weights).all():  # 0 · ∞ is no zero
-        return w, pads
-    return b.weight(np.ascontiguousarray(found)), b.integers([*before, *after])
-
-
-def _meets(start: int, count: int, step: int, size: int) -> bool:
-    """Whether one of so many places from `start` on lies on the data."""
-    skipped = max(0, -(start // step))  # places before the data
-    return skipped < count and start + skipped * step < size
-
-
-def _padded(b: Core, data: ValueId, pads: ValueId, least: int) -> tuple[ValueId, ValueId]:
-    """Data of at least so many places with zeros around the last of its spatial axes, and what is left to pad. The
-    kernel of a convolution copies what is padded for every tile of places, with all that its windows reach: a third of
-    the time where that is far. That of every channel by itself has windows at the edges apart, one by one."""
-    (*around, places, channels), widths = b.shape(data), numbers(b.out, pads)
-    if widths is None or not any(widths) or not isinstance(channels, int) or channels < _PADDED_CHANNELS:
-        return data, pads
-    last = len(widths) // 2 - 1
-    ends = widths[last], widths[-1]
-    known = places if isinstance(places, int) else _MANY_PLACES
-    if known < least or min(ends) < 0 or sum(ends) > known:  # zeros take memory, and may be most of it
-        return data, pads
-    before, after = (b.broadcast(b.like(0, data), (*around, width, channels)) for width in ends)
-    left = [0 if place % (last + 1) == last else width for place, width in enumerate(widths)]
-    return b.concat([before, data, after], last + 1), b.integers(left)  # a pad would be filled before it is written
 
 
 def _repeated(b: Core, data: ValueId, times: int) -> ValueId:
@@ -177,55 +131,6 @@ def _repeated(b: Core, data: ValueId, times: int) -> ValueId:
     *places, channels = b.shape(data)
     spread = b.broadcast(b.reshape(data, (*places, channels, 1)), (*places, channels, times))
     return b.reshape(spread, (*places, b.dims.mul(channels, times)))
-
-
-def _is_for_winograd(b: Core, w: ValueId, kernel: _Ints, strides: _Ints, dilations: _Ints, group: int) -> bool:
-    """3×3 by single steps, with channels enough to pay for the transforms, and weights that are transformed once; there
-    may be one axis before."""
-    steps = (*strides[-2:], *dilations[-2:])
-    if kernel[-2:] != (3, 3) or steps != (1, 1, 1, 1) or group > 1 or len(kernel) > 3 or kernel[0] > _MOST_PLANES:
-        return False
-    fits = computed_constant(b.out, w) is not None and b.dtype(w) is DType.F32
-    return fits and all(isinstance(size, int) and size >= _WINOGRAD_CHANNELS for size in b.shape(w)[:2])
-
-
-def _is_for_residues(
-    b: Core, w: ValueId, geometry: tuple[_Ints, _Ints, _Ints, int], shape: Shape, pads: object
-) -> bool:
-    """Whether a dilated 3×3 kernel over all of a plane is best taken apart: `_by_residues`."""
-    kernel, strides, dilations, group = geometry
-    if len(dilations) != 2 or max(dilations) == 1 or pads != (*dilations, *dilations):
-        return False
-    if not _is_for_winograd(b, w, kernel, strides, (1, 1), group):
-        return False
-    computed, wanted = 1, 1
-    for size, dilation in zip(shape[1:3], dilations, strict=True):
-        if not isinstance(size, int):
-            return False
-        computed, wanted = computed * 2 * dilation * -(-size // (2 * dilation)), wanted * size
-    return computed <= _MOST_RESULTS * wanted
-
-
-def _by_residues(b: Core, data: ValueId, matrix: ValueId, dilations: _Ints) -> ValueId:
-    """Every d-th row and column is a picture of its own, that kernels without gaps go over: with them, Winograd's
-    scheme saves more than putting the pictures together takes. x[N, H, W, C] becomes x[N · d², H / d, W / d, C]."""
-    images, rows, columns, channels = b.shape(data)
-    (down, along), dims = dilations, b.dims
-    places = [-(-size // step) for size, step in ((rows, down), (columns, along)) if isinstance(size, int)]
-    full = (images, places[0] * down, places[1] * along, channels)
-    for axis in (1, 2):
-        missing = dims.sub(full[axis], b.shape(data)[axis])
-        if missing != 0:
-            more = tuple(missing if a == axis else size for a, size in enumerate(b.shape(data)))
-            data = b.concat([data, b.broadcast(b.like(0, data), more)], axis)
-    apart = b.transpose(b.reshape(data, (images, places[0], down, places[1], along, channels)), (0, 2, 4, 1, 3, 5))
-    pictures = b.reshape(apart, (dims.mul(images, down * along), *places, channels))
-    attrs = {"group": 1, "strides": (1, 1), "dilations": (1, 1), "algorithm": "winograd", "kernel_shape": (3, 3)}
-    results = b.op("conv_last", pictures, matrix, b.integers([1] * 4), **attrs)
-    columned = b.shape(results)[-1]
-    apart = b.reshape(results, (images, down, along, *places, columned))
-    together = b.reshape(b.transpose(apart, (0, 3, 1, 4, 2, 5)), (*full[:3], columned))
-    return b.part(b.part(together, 1, 0, rows), 2, 0, columns)
 
 
 def _matrix(b: Core, w: ValueId) -> ValueId:

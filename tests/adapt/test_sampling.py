@@ -295,8 +295,11 @@ def test_a_warm_model_without_a_predecessor_is_taken_out_too(climbed: tierup.Mod
     report = warm.report().to_dict()
     assert (warm.report().checked, report["counters"]["quarantined"]) == (0, 0)
     assert LEAST_CALLS < report["checked_every_calls"] <= MOST_CALLS
-    warm.sample_after(1)
-    call(warm, 0)
+    for _ in range(sum(FIRST_CALLS)):  # the next sample finds it, or another where a busy machine leaves that out
+        warm.sample_after(1)
+        call(warm, 0)
+        if warm.report().to_dict()["counters"]["quarantined"]:
+            break
     assert warm.report().to_dict()["counters"]["quarantined"] == 1
     np.testing.assert_allclose(warm(x=X)["y"], expected, atol=1e-6)
     assert warm.report().tier == 0

@@ -12,6 +12,7 @@
 #include "python_code.hpp"
 #include "python_errors.hpp"
 #include "python_host.hpp"
+#include "python_product.hpp"
 #include "python_program.hpp"
 #include "python_runner.hpp"
 #include "python_values.hpp"
@@ -49,4 +50,5 @@ NB_MODULE(_native, module) {
   tierup::bind_program(module);
   tierup::bind_runner(module);
   tierup::bind_machine(module);
+  tierup::bind_product(module);
 }

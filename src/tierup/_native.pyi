@@ -206,6 +206,10 @@ def begin_rests(least_share: float) -> None:
 def end_rests() -> None:
     """It rests no more."""
 
+def multiply(left: np.ndarray[Any, Any], right: np.ndarray[Any, Any], result: np.ndarray[Any, Any]) -> None:
+    """result = left @ right: matrices of f32, on this thread. Left and result are dense, and so are rows of the right
+    side, which may begin at any address; ValueError otherwise."""
+
 def trim_heap() -> None:
     """Give the system back what was freed. Others wait for that if they allocate: half a millisecond for some MiB."""
 

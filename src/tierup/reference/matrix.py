@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
+from tierup import _native
 from tierup.ir.graph import Node
 from tierup.ir.ops.matrix import parse_einsum
 from tierup.ir.types import Array
 
 _EXACT = 1 << 53  # integers up to here are exact in f64, whose products run in BLAS; NumPy's integer ones do not
-# Of a matrix that are copied at once: they stay in the second-level cache. BLAS likes so many columns, or multiples.
-_BLOCK_BYTES, _BLOCK_COLUMNS = 1 << 20, 64
+_LARGE_BYTES = 1 << 20  # of a right side: it is likely to be a weight, and to be read from memory
 
 
 def work_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
@@ -31,14 +31,18 @@ def matmul(a: Array, b: Array) -> Array:
 
 def _product(a: Array, b: Array) -> Array:
     """`np.matmul`, which copies the whole of a matrix that begins between two borders of its type, as those of a mapped
-    file may. That copy goes by blocks of columns here: it stays in the cache, and takes no memory to speak of."""
-    if b.flags.aligned or b.ndim != 2 or b.nbytes <= _BLOCK_BYTES or a.ndim < 2 or a.shape[-1] != b.shape[0]:
+    file may. Large ones of f32 are read once, where they lie."""
+    if not _multiplies(a, b):
         return np.asarray(np.matmul(a, b))
-    result = np.empty((*a.shape[:-1], b.shape[1]), b.dtype)
-    width = max(1, _BLOCK_BYTES // (b.shape[0] * b.itemsize) // _BLOCK_COLUMNS) * _BLOCK_COLUMNS
-    for start in range(0, b.shape[1], width):
-        np.matmul(a, b[:, start : start + width].copy("K"), out=result[..., start : start + width])
+    result = np.empty((*a.shape[:-1], b.shape[1]), np.float32)
+    _native.multiply(np.ascontiguousarray(a).reshape(-1, b.shape[0]), b, result.reshape(-1, b.shape[1]))
     return result
+
+
+def _multiplies(a: Array, b: Array) -> bool:
+    """Whether it is a large right side whose rows are dense."""
+    large = b.ndim == 2 and b.nbytes > _LARGE_BYTES and b.strides[1] == b.itemsize
+    return large and a.ndim >= 2 and a.shape[-1] == b.shape[0] and a.dtype == b.dtype == np.float32
 
 
 def integer_matmul(a: Array, b: Array) -> Array:

@@ -1,0 +1,140 @@
+// The loops of a product, for TIERUP_REGISTERS vectors of TIERUP_VECTOR_BYTES. Included by sources that are compiled for
+// one instruction set each (product_avx512.cpp and so on). Nothing here may be shared with code for another one: it has a
+// namespace of its own, TIERUP_VECTOR_NAME, and uses no inline function of a library.
+#include "product_shape.hpp"
+
+namespace tierup::TIERUP_VECTOR_NAME {
+namespace {
+
+// Sums of a tile stay in registers: 24 of 32, or 12 of 16, beside a row of the right side and what it is multiplied with.
+constexpr int kRows = TIERUP_REGISTERS == 32 ? 8 : 6;
+constexpr int kVectors = TIERUP_REGISTERS == 32 ? 3 : 2;
+constexpr int kLanes = TIERUP_VECTOR_BYTES / static_cast<int>(sizeof(float));
+constexpr int kWidth = kVectors * kLanes;
+static_assert(kWidth <= kMostProductColumns);
+constexpr int kAhead = 16;  // rows of the right side, each on a page of its own where rows are long: no prefetcher follows
+constexpr int kLineBytes = 64;
+
+using Vector = float __attribute__((vector_size(TIERUP_VECTOR_BYTES)));
+using Loose = float __attribute__((vector_size(TIERUP_VECTOR_BYTES), aligned(1), may_alias));
+
+struct Tile {
+  const float* left;
+  std::int64_t left_stride;
+  const std::byte* right;
+  std::ptrdiff_t right_stride;
+  float* result;
+  std::int64_t result_stride;
+  std::int64_t depth;
+  bool adds;
+};
+
+// The first tile of a panel reads the right side where it lies, and copies it to `copied` in one piece, for the others.
+template <int rows, bool copies>
+void multiply_tile(const Tile& tile, float* copied) {
+  using Row = Vector[kVectors];
+  Row sums[static_cast<std::size_t>(rows)];
+#pragma GCC unroll 8
+  for (int r = 0; r < rows; ++r) {
+#pragma GCC unroll 3
+    for (int v = 0; v < kVectors; ++v) {
+      const float* at = tile.result + r * tile.result_stride + v * kLanes;
+      sums[r][v] = tile.adds ? static_cast<Vector>(*reinterpret_cast<const Loose*>(at)) : Vector{};
+    }
+  }
+  const float* left = tile.left;
+  const std::byte* right = tile.right;
+  for (std::int64_t k = 0; k < tile.depth; ++k, ++left, right += tile.right_stride) {
+    Vector side[kVectors];
+#pragma GCC unroll 3
+    for (int v = 0; v < kVectors; ++v) side[v] = reinterpret_cast<const Loose*>(right)[v];
+    if constexpr (copies) {
+      const auto ahead = reinterpret_cast<std::uintptr_t>(right) + static_cast<std::uintptr_t>(kAhead * tile.right_stride);
+#pragma GCC unroll 3
+      for (std::size_t at = 0; at < kWidth * sizeof(float); at += kLineBytes) {
+        __builtin_prefetch(reinterpret_cast<const void*>(ahead + at));
+      }
+#pragma GCC unroll 3
+      for (int v = 0; v < kVectors; ++v) *reinterpret_cast<Loose*>(copied + k * kWidth + v * kLanes) = side[v];
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < rows; ++r) {
+      const float factor = left[r * tile.left_stride];
+#pragma GCC unroll 3
+      for (int v = 0; v < kVectors; ++v) sums[r][v] += factor * side[v];
+    }
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < rows; ++r) {
+#pragma GCC unroll 3
+    for (int v = 0; v < kVectors; ++v) {
+      *reinterpret_cast<Loose*>(tile.result + r * tile.result_stride + v * kLanes) = sums[r][v];
+    }
+  }
+}
+
+template <int rows>
+void multiply_rows(std::int64_t count, const Tile& tile, float* copied) {
+  if constexpr (rows > 0) {
+    if (count != rows) return multiply_rows<rows - 1>(count, tile, copied);
+    return copied != nullptr ? multiply_tile<rows, true>(tile, copied) : multiply_tile<rows, false>(tile, nullptr);
+  }
+}
+
+// Rows of the result, as many as a tile has or fewer, with fewer columns than a tile has: through one of its own.
+void multiply_edge(std::int64_t rows, std::int64_t columns, Tile tile) {
+  alignas(kLineBytes) float edge[kRows * kWidth];
+  float* const result = tile.result;
+  const std::int64_t stride = tile.result_stride;
+  const std::size_t bytes = static_cast<std::size_t>(columns) * sizeof(float);
+  tile.result = edge, tile.result_stride = kWidth;
+  for (std::int64_t r = 0; tile.adds && r < rows; ++r) {
+    __builtin_memset(edge + r * kWidth, 0, kWidth * sizeof(float));
+    __builtin_memcpy(edge + r * kWidth, result + r * stride, bytes);
+  }
+  multiply_rows<kRows>(rows, tile, nullptr);
+  for (std::int64_t r = 0; r < rows; ++r) __builtin_memcpy(result + r * stride, edge + r * kWidth, bytes);
+}
+
+// Columns from `column` on, as many as a tile has or fewer, of `depth` rows of the right side from `from` on.
+void multiply_panel(const Product& all, std::int64_t column, std::int64_t from, std::int64_t depth, float* panel) {
+  const std::int64_t columns = all.columns - column < kWidth ? all.columns - column : kWidth;
+  const std::byte* right = all.right + from * all.right_stride + column * static_cast<std::ptrdiff_t>(sizeof(float));
+  for (std::int64_t k = 0; columns < kWidth && k < depth; ++k) {
+    __builtin_memset(panel + k * kWidth, 0, kWidth * sizeof(float));
+    __builtin_memcpy(panel + k * kWidth, right + k * all.right_stride, static_cast<std::size_t>(columns) * sizeof(float));
+  }
+  for (std::int64_t row = 0; row < all.rows; row += kRows) {
+    const std::int64_t rows = all.rows - row < kRows ? all.rows - row : kRows;
+    float* const result = all.result + row * all.columns + column;
+    Tile tile{all.left + row * all.inner + from,
+              all.inner,
+              reinterpret_cast<const std::byte*>(panel),
+              kWidth * sizeof(float),
+              result,
+              all.columns,
+              depth,
+              from > 0};
+    if (columns < kWidth) {
+      multiply_edge(rows, columns, tile);
+    } else if (row > 0) {
+      multiply_rows<kRows>(rows, tile, nullptr);
+    } else {
+      tile.right = right, tile.right_stride = all.right_stride;
+      multiply_rows<kRows>(rows, tile, panel);
+    }
+  }
+}
+
+}  // namespace
+
+void multiply(const Product& product, float* panel) {
+  for (std::int64_t column = 0; column < product.columns; column += kWidth) {
+    for (std::int64_t from = 0; from < product.inner; from += kProductDepth) {
+      const std::int64_t left = product.inner - from;
+      multiply_panel(product, column, from, left < kProductDepth ? left : kProductDepth, panel);
+    }
+  }
+}
+
+}  // namespace tierup::TIERUP_VECTOR_NAME

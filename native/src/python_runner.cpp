@@ -116,6 +116,26 @@ void Runner::set_rival(nb::object program, double share, uint64_t seed) {
   std::swap(rival_, program);  // what it replaces goes last: its end may run Python code
 }
 
+void Runner::hold_calls(double seconds) {
+  constexpr double kLongest = 60;
+  if (!(seconds >= 0 && seconds <= kLongest)) throw nb::value_error("calls are held for 0 to 60 seconds");
+  if (seconds == 0) return hold_.end();
+  hold_.begin(std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(seconds)));
+}
+
+void Runner::wait_while_held() {
+  if (!hold_.holds()) return;
+  constexpr std::chrono::milliseconds kUninterrupted{20};
+  ++held_calls_;
+  Gil gil;
+  for (bool waits = true; waits;) {
+    gil.release();
+    waits = hold_.sleep(kUninterrupted);
+    gil.acquire();
+    if (in_python([] { return PyErr_CheckSignals(); }) != 0) throw nb::python_error();
+  }
+}
+
 // Whoever answers the next call.
 const nb::object& Runner::choose() {
   if (!rival_.is_valid() || !draw_(rival_share_)) return program_;
@@ -319,6 +339,7 @@ nb::object Runner::prepared(nb::handle self, nb::handle feeds) const {
 }
 
 nb::object Runner::call_dict(nb::handle self, nb::handle given) {
+  wait_while_held();
   const nb::object feeds = prepared(self, given);
   require_program(self, feeds);
   Call call(choose());
@@ -355,6 +376,7 @@ std::vector<size_t> Runner::find_outputs(nb::handle names) const {
 }
 
 nb::object Runner::call_list(nb::handle self, nb::handle names, nb::handle given) {
+  wait_while_held();
   const nb::object feeds = prepared(self, given);
   require_program(self, feeds);
   Call call(choose());  // before find_outputs(): going through `names` may run code that closes the model

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "call_times.hpp"
+#include "hold.hpp"
 #include "python_program.hpp"
 #include "signatures.hpp"
 #include "watching.hpp"
@@ -31,6 +32,10 @@ class Runner {
   // Another program answers this share of the calls, drawn at random; None: no call any more.
   void set_rival(nanobind::object program, double share, uint64_t seed);
   uint64_t rival_calls() const { return rival_calls_; }
+
+  // Calls wait before a program is chosen for them, but no longer than so many seconds from now on; 0: no longer at all.
+  void hold_calls(double seconds);
+  uint64_t held_calls() const { return held_calls_; }
 
   uint64_t calls() const { return calls_.load(std::memory_order_relaxed); }
 
@@ -74,6 +79,7 @@ class Runner {
   class Call;
   static constexpr uint64_t kNever = UINT64_MAX;
 
+  void wait_while_held();
   const nanobind::object& choose();
   void check_program(nanobind::handle program) const;
   void notice(nanobind::handle self);
@@ -100,10 +106,12 @@ class Runner {
   size_t named_dims_ = 0;
   nanobind::object program_;
   std::atomic<uint64_t> calls_{0};
+  Hold hold_;
   // From here on: touched while the GIL is held.
   nanobind::object rival_;
   double rival_share_ = 0;
   uint64_t rival_calls_ = 0;
+  uint64_t held_calls_ = 0;
   Draw draw_;
   Signatures signatures_;
   CallTimes times_;

@@ -92,6 +92,8 @@ void bind_runner(nb::module_& module) {
            nb::arg("calls"))
       .def("set_rival", &Runner::set_rival, nb::arg("program").none(), nb::arg("share") = 0.5, nb::arg("seed") = 0)
       .def_prop_ro("rival_calls", &Runner::rival_calls)
+      .def("hold_calls", &Runner::hold_calls, nb::arg("seconds"))
+      .def_prop_ro("held_calls", &Runner::held_calls)
       .def("times", &Runner::times)
       .def_prop_ro("timed", &Runner::timed)
       .def("set_timing", &Runner::set_timing, nb::arg("on"))

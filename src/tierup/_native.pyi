@@ -114,6 +114,14 @@ class Runner:
     def rival_calls(self) -> int:
         """How many calls a rival has answered."""
 
+    def hold_calls(self, seconds: float) -> None:
+        """Let calls wait before a program is chosen for them, but no longer than so many seconds from now on; 0: no
+        longer at all."""
+
+    @property
+    def held_calls(self) -> int:
+        """How many calls have waited."""
+
     def times(self) -> list[tuple[tuple[tuple[int, ...] | None, ...], int, int]]:
         """(signature, number of the program, nanoseconds) of the last calls that were timed, the oldest first.
 

@@ -130,6 +130,16 @@ class Tried(msgspec.Struct, frozen=True, tag="tried"):
         return f"tried in {self.seconds:.2f} s, {verdict}: " + "; ".join(map(str, self.compared))
 
 
+class Packed(msgspec.Struct, frozen=True, tag="packed"):
+    """The weights of the plan that is live now were packed for its kernels; so many calls waited for that."""
+
+    seconds: float
+    waited: int
+
+    def __str__(self) -> str:
+        return f"packed weights in {self.seconds:.2f} s, {self.waited} call{'s'[: self.waited != 1]} waited for that"
+
+
 class Spent(msgspec.Struct, frozen=True, tag="spent"):
     """What a climb took: of each stage the seconds of one core and the most memory of a worker, in bytes; and how many
     seconds were expected."""
@@ -260,8 +270,8 @@ class Evicted(msgspec.Struct, frozen=True, tag="evicted"):
 
 
 Event = (
-    Loaded | Queued | Strayed | Dropped | Planned | Built | Proved | Tried | Spent | Swapped | Displaced | Confirmed
-    | Suspected | RolledBack | Thinned | Refused | Quarantined | StoreIgnored | Evicted
+    Loaded | Queued | Strayed | Dropped | Planned | Built | Proved | Tried | Packed | Spent | Swapped | Displaced
+    | Confirmed | Suspected | RolledBack | Thinned | Refused | Quarantined | StoreIgnored | Evicted
 )  # fmt: skip
 
 

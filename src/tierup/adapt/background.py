@@ -44,10 +44,10 @@ _FORKED = "the process was forked while kernels were being built; load the model
 class Climb:
     """One model's way to the next tier: 1, or 2 if there are signatures to close.
 
-    `go_live` is the model's method; it and the origin are held weakly, so that a model that is dropped is gone. So is
-    `calls`, which gives calls to try plans on. `constants` are what the next program may share with the one that runs,
-    `incumbent` what that was made for, None if it is the baseline. `facts` may be relied on for these signatures, and
-    `strays` get functions of their own.
+    `go_live` is the model's method; it and the origin are held weakly, so that a model that is dropped is gone. So are
+    `hold`, which lets calls wait, and `calls`, which gives calls to try plans on. `constants` are what the next program
+    may share with the one that runs, `incumbent` what that was made for, None if it is the baseline. `facts` may be
+    relied on for these signatures, and `strays` get functions of their own.
     `again`: it is tried though it was turned away before. `nodes` is the model's size. `demand` says how the model is
     called, and how much of that has these signatures.
     """
@@ -68,6 +68,7 @@ class Climb:
         demand: Callable[[Aim], Demand] | None = None,
         facts: tuple[Fact, ...] = (),
         strays: tuple[Signature, ...] = (),
+        hold: Callable[[float], int] | None = None,
     ) -> None:
         self.name, self.progress, self.config = name, progress, config
         self.signatures, self.constants, self.incumbent = signatures, constants or {}, incumbent
@@ -75,6 +76,7 @@ class Climb:
         self._go_live, self._origin = weakref.WeakMethod(go_live), weakref.ref(origin)
         self.again = again
         self._calls = None if calls is None else weakref.WeakMethod(calls)
+        self._hold = None if hold is None else weakref.WeakMethod(hold)
         self.nodes = nodes
         self._demand = None if demand is None else weakref.WeakMethod(demand)
         self._queued_s = 0.0
@@ -177,6 +179,11 @@ class Climb:
         """Calls to try plans on; none if the model has none to give."""
         calls = self._calls() if self._calls is not None else None
         return () if calls is None else calls(self.aim)
+
+    def hold_calls(self, longest_s: float) -> int:
+        """Let calls wait for what goes live next, but no longer than this; 0: no longer. How many have waited."""
+        hold = self._hold() if self._hold is not None else None
+        return 0 if hold is None else hold(longest_s)
 
     def go_live(self, program: _native.Program, serving: Serving, tried: bool = False) -> None:
         """Let the model answer with this program; Stopped if it must not change. `tried`: it was measured faster."""

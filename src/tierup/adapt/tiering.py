@@ -33,17 +33,18 @@ from tierup.codegen.target import Target, target_of
 from tierup.config import Config
 from tierup.errors import TierupError
 from tierup.events import Built as BuiltEvent
-from tierup.events import Compared, Planned, Proved, Refused, Spent, StoreIgnored, Tried
+from tierup.events import Compared, Packed, Planned, Proved, Refused, Spent, StoreIgnored, Tried
 from tierup.logs import logger
 from tierup.private import make_private
 from tierup.profile.identity import identify
 from tierup.runtime.executable import Baseline, bind_plan, executable
 from tierup.runtime.kernels import publish_code
+from tierup.runtime.origin import Origin
 from tierup.runtime.progress import Serving, Signature
-from tierup.runtime.warm import restore
+from tierup.runtime.warm import Warm, restore
 from tierup.store.objects import ObjectCache, program_digest
 from tierup.store.place import is_new
-from tierup.store.plans import Plans, cache_parts
+from tierup.store.plans import Entry, Plans, cache_parts
 from tierup.store.records import EntryRecord, KernelError, KernelRecord
 from tierup.store.rows import Quarantine
 from tierup.store.source import Source, as_file
@@ -55,6 +56,9 @@ TRIAL_S = 3.0  # for all signatures of a trial; three pairs are timed even if th
 _TRIAL_LIMIT_S = 60.0  # with loading both plans; what takes longer hangs
 _STORE_LIMIT_S = 30.0
 _MOST_BYTES = 48 << 20  # of an entry that is sent to a worker
+# Calls wait while weights are packed, if that takes less than so many of the baseline's calls; at this pace at least,
+# even where all memory is new.
+_WAITED_CALLS, _PACKED_BYTES_S = 3, 1.5e9
 
 Prove = Callable[[Sequence[str], Sequence[Built]], Sequence[Refusal]]  # of tile programs as text, and their kernels
 
@@ -136,7 +140,7 @@ def _room(climb: Climb) -> Room:
 
 def _with_plan_from_worker(climb: Climb, prove: Prove | None) -> None:
     """Calls go on while the plan is made elsewhere."""
-    config, plans = climb.config, _plans(climb.config)
+    plans = _plans(climb.config)
     source = climb.origin().source
     assert source is not None  # `_can_plan_apart` has seen it
     refusing, kernels = Refusing(climb.progress), None
@@ -170,9 +174,7 @@ def _with_plan_from_worker(climb: Climb, prove: Prove | None) -> None:
         climb.progress.put_off(climb.aim, left_alone_s(outcome))
         raise
     origin = climb.origin()
-    origin.release_pages()  # what the baseline read, lest weights be in memory twice while they are packed
-    warm = restore(plans.open(source, entry), origin, config, climb.constants)
-    climb.go_live(warm.program, warm.serving, tried)
+    warm = _pack_and_go_live(climb, origin, plans.open(source, entry), tried)
     for displaced in warm.displaced:
         climb.progress.events.add(displaced)
     identify_entry(climb, source, entry)
@@ -180,6 +182,25 @@ def _with_plan_from_worker(climb: Climb, prove: Prove | None) -> None:
     if refusing.lasts:  # otherwise the next one that loads the model tries again
         keep(climb, plans, source, entry, warm.program.number)
     origin.forget()
+
+
+def _pack_and_go_live(climb: Climb, origin: Origin, entry: Entry, tried: bool) -> Warm:
+    """Calls that come meanwhile wait, if kernels are there soon: beside threads that pack, the baseline takes longer
+    than that to answer a call, and packing takes longer, too."""
+    origin.release_pages()  # what the baseline read, lest weights be in memory twice while they are packed
+    demand = climb.demand()
+    longest_s = _WAITED_CALLS * demand.call_s if demand is not None and tried and climb.incumbent is None else 0.0
+    if entry.record.about.weights_bytes > longest_s * _PACKED_BYTES_S:
+        longest_s = 0.0
+    before, began_s = climb.hold_calls(longest_s), time.monotonic()
+    try:
+        warm = restore(entry, origin, climb.config, climb.constants)
+        packed_s = time.monotonic() - began_s
+        climb.go_live(warm.program, warm.serving, tried)
+    finally:
+        waited = climb.hold_calls(0.0) - before
+    climb.progress.events.add(Packed(packed_s, waited))
+    return warm
 
 
 def _with_plan_from_here(climb: Climb, prove: Prove | None, forced: bool = False) -> None:

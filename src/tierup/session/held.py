@@ -99,6 +99,11 @@ class Held(_native.Runner):
                 self._caring().swapped(self, Previous(before, previous), tried)
         return True
 
+    def _hold(self, seconds: float) -> int:
+        """As `Climb.hold_calls` has it."""
+        self.hold_calls(seconds)
+        return self.held_calls
+
     def _caring(self) -> Care:
         if self._care is None:
             from tierup.adapt.care import Care
@@ -138,6 +143,7 @@ class Held(_native.Runner):
             again=again,
             nodes=sum(dict(self._about.ops).values()),
             demand=self._demand,
+            hold=self._hold,
             facts=() if aim is None else aim.facts,
             strays=() if aim is None else aim.strays,
         )

@@ -221,6 +221,9 @@ def multiply(left: np.ndarray[Any, Any], right: np.ndarray[Any, Any], result: np
 def trim_heap() -> None:
     """Give the system back what was freed. Others wait for that if they allocate: half a millisecond for some MiB."""
 
+def join_pages(address: int, bytes: int) -> int:
+    """Make huge pages of the small ones from an address on, with what they hold. 0, or the number of what is wrong."""
+
 def machine_fma_gflops(cpus: list[int]) -> tuple[float, float]:
     """The f32 FMA peak of one thread on each CPU, and the share of the cores it got."""
 

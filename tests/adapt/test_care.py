@@ -53,7 +53,7 @@ def test_the_way_up_is_an_event_at_each_step(tmp_path: Path, monkeypatch: pytest
     loaded._progress.wait(120)
     names = [entry["event"] for entry in loaded.report().to_dict()["events"]]
     assert names[:2] == ["queued", "loaded"] or names[:2] == ["loaded", "queued"]
-    assert names[2:] == ["planned", "built", "proved", "tried", "swapped", "spent"]
+    assert names[2:] == ["planned", "built", "proved", "tried", "swapped", "packed", "spent"]
 
 
 def test_a_plan_that_is_not_faster_does_not_go_live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -203,21 +203,3 @@ def test_what_is_known_is_shared() -> None:
 def test_a_constant_that_is_listed_twice_is_refused() -> None:
     with pytest.raises(ValueError, match="listed twice"):
         bind_constants([("v",), ("v",)], {"v": np.zeros(2, np.float32)})
-
-
-@pytest.mark.parametrize("pages", ["huge", "refused", "unknown"])
-def test_large_arrays_lie_in_huge_pages_where_there_are_any(pages: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: Any, **__: Any) -> None:
-        raise OSError("no memory")
-
-    if pages == "refused":
-        monkeypatch.setattr(constants.mmap, "mmap", refuse)
-    elif pages == "unknown":
-        monkeypatch.delattr(constants.mmap, "MADV_HUGEPAGE", raising=False)
-    matrix = np.random.default_rng(0).standard_normal((1024, 700)).astype(np.float32)
-    packed = pack_panels(matrix, 48)
-    np.testing.assert_array_equal(packed, packed_slowly(matrix, 48))
-    assert packed.ctypes.data % 64 == 0
-    assert packed.flags.writeable
-    if pages == "huge" and hasattr(constants.mmap, "MADV_HUGEPAGE"):
-        assert packed.ctypes.data % constants._HUGE_PAGE_BYTES == 0

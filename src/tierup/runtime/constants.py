@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import mmap
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -12,11 +11,9 @@ import numpy as np
 
 from tierup.ir.types import Array, DType
 from tierup.plan.packing import GROUPS, SUMMED, WIDENED, WINOGRAD, WORDS
+from tierup.runtime.pages import HUGE_BYTES, large_room
 
 _ALIGNMENT = 64
-# Products of few rows read weights once, at the pace of memory. In small pages each 4 KiB cost a walk through page
-# tables and a new start of the prefetcher: bert_base at 32 tokens took 51.9 ms on one core, in huge ones 49.3.
-_HUGE_PAGE_BYTES = 2 << 20
 _COPIED_BYTES = 1 << 20  # below, a copy takes less memory than the pages that the kernel maps around a mapped array
 _PART_BYTES = 4 << 20  # of a mapped weight that are in memory at once while it is packed
 _THREADED_BYTES = 8 << 20  # of weights; below, starting a thread costs as much as it saves
@@ -131,29 +128,14 @@ def _bound(array: Array, packing: Sequence[str | int], done: Done, lasts: bool) 
 
 
 def aligned_empty(shape: Sequence[int], dtype: np.dtype[Any]) -> Array:
-    """Room for an array on a 64-byte border; for a large one in huge pages, where the system has them."""
+    """Room for an array on a 64-byte border; for a large one where it can be in huge pages (`pages.py`)."""
     size = math.prod(shape) * dtype.itemsize
-    room = _huge_pages(size) if size >= _HUGE_PAGE_BYTES else None
+    room = large_room(size) if size >= HUGE_BYTES else None
     if room is None:
         raw = np.empty(size + _ALIGNMENT, np.uint8)
         start = -raw.ctypes.data % _ALIGNMENT
         room = raw[start : start + size]
     return room.view(dtype).reshape(shape)
-
-
-def _huge_pages(size: int) -> Array | None:
-    """`size` bytes from the border of a huge page on. The last, which would not be full, is made of small pages."""
-    advice = getattr(mmap, "MADV_HUGEPAGE", None)  # Linux's
-    if advice is None:
-        return None
-    try:
-        memory = mmap.mmap(-1, size + _HUGE_PAGE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        raw = np.frombuffer(memory, np.uint8)
-        start = -raw.ctypes.data % _HUGE_PAGE_BYTES
-        memory.madvise(advice, start, size // _HUGE_PAGE_BYTES * _HUGE_PAGE_BYTES)
-    except (OSError, OverflowError):  # no such pages, or no room
-        return None
-    return raw[start : start + size]
 
 
 def pack_panels(matrix: Array, width: int, done: Done = _nothing, form: str = "") -> Array:

@@ -140,6 +140,10 @@ class _Session(Watched):
             if not self._progress.wait(max(0.0, deadline - monotonic())) or not self._improve(everything=True):
                 break
         self._progress.wait(max(0.0, deadline - monotonic()))
+        if self._serving.constants:
+            from tierup.adapt.joining import JOINER
+
+            JOINER.wait(max(0.0, deadline - monotonic()))
         if self._adapts:
             from tierup.adapt.memory import MEMORY
             from tierup.adapt.sampling import SAMPLER

@@ -87,6 +87,7 @@ class Held(_native.Runner):
             before = self.program
             if before is None:
                 self.program, self._serving = program, serving
+                self._join_pages()
                 return True
             progress.counts.swaps += 1
             facts = tuple(map(str, serving.facts))
@@ -97,7 +98,15 @@ class Held(_native.Runner):
                 from tierup.adapt.care import Previous
 
                 self._caring().swapped(self, Previous(before, previous), tried)
+        self._join_pages()
         return True
+
+    def _join_pages(self) -> None:
+        """Packed weights are read faster where pages are huge; see to it, behind calls."""
+        if self._serving.constants:
+            from tierup.adapt.joining import JOINER
+
+            JOINER.add(self._serving.constants.values())
 
     def _hold(self, seconds: float) -> int:
         """As `Climb.hold_calls` has it."""

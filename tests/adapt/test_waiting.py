@@ -1,4 +1,4 @@
-"""Whether calls wait while the weights of the first plan are packed."""
+"""Whether calls wait for the first plan, once its kernels are proved."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class FakeClimb:
         self.incumbent, self.config, self.constants = incumbent, None, {}
         self.progress = SimpleNamespace(events=Events())
         self.held: list[float] = []
-        self.live = False
+        self.raised: Exception | None = None
         self._demand = Demand(5, call_s, 1.0, 5)
 
     def demand(self) -> Demand | None:
@@ -31,18 +31,24 @@ class FakeClimb:
         self.held.append(longest_s)
         return 3 + 2 * (len(self.held) > 1)
 
+    def tried(self, *_: Any) -> bool:
+        if self.raised is not None and not isinstance(self.raised, Stopped):
+            raise self.raised
+        return True
+
     def go_live(self, *_: Any) -> None:
-        if self.live:
-            raise Stopped
-        self.live = True
+        if self.raised is not None:
+            raise self.raised
 
 
-def packed(monkeypatch: pytest.MonkeyPatch, climb: FakeClimb, *, tried: bool = True, weights_bytes: int = 1000) -> None:
-    warm = SimpleNamespace(program=None, serving=None)
+def packed(monkeypatch: pytest.MonkeyPatch, climb: FakeClimb, weights_bytes: int = 1000) -> None:
+    """Try a plan that is faster, and let it answer."""
+    warm, origin = SimpleNamespace(program=None, serving=None), SimpleNamespace(release_pages=lambda: None)
+    monkeypatch.setattr(tiering, "_try", climb.tried)
     monkeypatch.setattr(tiering, "restore", lambda *_: warm)
-    entry = SimpleNamespace(record=SimpleNamespace(about=SimpleNamespace(weights_bytes=weights_bytes)))
-    origin = SimpleNamespace(release_pages=lambda: None)
-    assert tiering._pack_and_go_live(climb, origin, entry, tried) is warm  # type: ignore[arg-type,comparison-overlap]
+    entry = SimpleNamespace(about=SimpleNamespace(weights_bytes=weights_bytes))
+    given: Any = climb, "source", origin, SimpleNamespace(open=lambda *_: None), entry, []
+    assert tiering._try_and_go_live(*given) is warm  # type: ignore[comparison-overlap]
 
 
 def test_calls_of_the_baseline_wait_for_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,16 +68,20 @@ def test_they_do_not_wait_where_that_would_take_longer(monkeypatch: pytest.Monke
     assert climb.held == [0.0, 0.0]
 
 
-@pytest.mark.parametrize("other", ["not measured", "kernels", "no call"])
+@pytest.mark.parametrize("other", ["kernels", "no call", "nobody knows"])
 def test_they_wait_for_nothing_else(other: str, monkeypatch: pytest.MonkeyPatch) -> None:
     climb = FakeClimb(0.0 if other == "no call" else 0.1, Aim() if other == "kernels" else None)
-    packed(monkeypatch, climb, tried=other != "not measured")
+    if other == "nobody knows":
+        monkeypatch.setattr(climb, "demand", lambda: None)
+    packed(monkeypatch, climb)
     assert climb.held == [0.0, 0.0]
 
 
-def test_nobody_waits_on_when_it_does_not_go_live(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("raised", [tiering.NotBetter("slower"), tiering.TurnedAway(()), Stopped()])
+def test_nobody_waits_on_when_it_does_not_go_live(raised: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     climb = FakeClimb()
-    climb.live = True
-    with pytest.raises(Stopped):
+    climb.raised = raised
+    with pytest.raises(type(raised)):
         packed(monkeypatch, climb)
     assert climb.held == [pytest.approx(0.3), 0.0]
+    assert not climb.progress.events.all()

@@ -44,7 +44,7 @@ from tierup.runtime.progress import Serving, Signature
 from tierup.runtime.warm import Warm, restore
 from tierup.store.objects import ObjectCache, program_digest
 from tierup.store.place import is_new
-from tierup.store.plans import Entry, Plans, cache_parts
+from tierup.store.plans import Plans, cache_parts
 from tierup.store.records import EntryRecord, KernelError, KernelRecord
 from tierup.store.rows import Quarantine
 from tierup.store.source import Source, as_file
@@ -56,9 +56,9 @@ TRIAL_S = 3.0  # for all signatures of a trial; three pairs are timed even if th
 _TRIAL_LIMIT_S = 60.0  # with loading both plans; what takes longer hangs
 _STORE_LIMIT_S = 30.0
 _MOST_BYTES = 48 << 20  # of an entry that is sent to a worker
-# Calls wait while weights are packed, if that takes less than so many of the baseline's calls; at this pace at least,
-# even where all memory is new.
-_WAITED_CALLS, _PACKED_BYTES_S = 3, 1.5e9
+# Calls wait for a trial, which takes about one of the baseline's, and for weights to be packed, so many bytes a second,
+# if both take less than so many calls.
+_WAITED_CALLS, _PACKED_BYTES_S = 3, 2e9
 
 Prove = Callable[[Sequence[str], Sequence[Built]], Sequence[Refusal]]  # of tile programs as text, and their kernels
 
@@ -161,8 +161,9 @@ def _with_plan_from_worker(climb: Climb, prove: Prove | None) -> None:
     climb.progress.events.add(Proved(len(kernels), worst, time.monotonic() - began_s))
     entry = _with_kernels(entry, planned.programs, kernels, True, errors)
     learned = Learned(climb, entry, planned, errors)
+    origin = climb.origin()
     try:
-        tried = _try(climb, source, entry, learned.compared)
+        warm = _try_and_go_live(climb, source, origin, plans, entry, learned.compared)
     except TurnedAway as found:
         climb.take_in(found.strays)
         _with_plan_from_worker(climb, prove)
@@ -173,8 +174,6 @@ def _with_plan_from_worker(climb: Climb, prove: Prove | None) -> None:
         learned.keep(outcome, str(error))
         climb.progress.put_off(climb.aim, left_alone_s(outcome))
         raise
-    origin = climb.origin()
-    warm = _pack_and_go_live(climb, origin, plans.open(source, entry), tried)
     for displaced in warm.displaced:
         climb.progress.events.add(displaced)
     identify_entry(climb, source, entry)
@@ -184,23 +183,32 @@ def _with_plan_from_worker(climb: Climb, prove: Prove | None) -> None:
     origin.forget()
 
 
-def _pack_and_go_live(climb: Climb, origin: Origin, entry: Entry, tried: bool) -> Warm:
-    """Calls that come meanwhile wait, if kernels are there soon: beside threads that pack, the baseline takes longer
-    than that to answer a call, and packing takes longer, too."""
-    origin.release_pages()  # what the baseline read, lest weights be in memory twice while they are packed
-    demand = climb.demand()
-    longest_s = _WAITED_CALLS * demand.call_s if demand is not None and tried and climb.incumbent is None else 0.0
-    if entry.record.about.weights_bytes > longest_s * _PACKED_BYTES_S:
-        longest_s = 0.0
-    before, began_s = climb.hold_calls(longest_s), time.monotonic()
+def _try_and_go_live(
+    climb: Climb, source: Source, origin: Origin, plans: Plans, entry: EntryRecord, compared: list[Compared]
+) -> Warm:
+    """Calls that come meanwhile wait, if kernels are there soon: beside a trial, and beside threads that pack weights,
+    the baseline would take longer than that to answer them."""
+    before = climb.hold_calls(_longest_wait_s(climb, entry))
     try:
-        warm = restore(entry, origin, climb.config, climb.constants)
+        tried = _try(climb, source, entry, compared)
+        origin.release_pages()  # what the baseline read, lest weights be in memory twice while they are packed
+        began_s = time.monotonic()
+        warm = restore(plans.open(source, entry), origin, climb.config, climb.constants)
         packed_s = time.monotonic() - began_s
         climb.go_live(warm.program, warm.serving, tried)
     finally:
         waited = climb.hold_calls(0.0) - before
     climb.progress.events.add(Packed(packed_s, waited))
     return warm
+
+
+def _longest_wait_s(climb: Climb, entry: EntryRecord) -> float:
+    """How long calls wait at most for kernels that are proved; 0 where it is likely to take longer, or where others
+    answer already."""
+    demand = climb.demand()
+    call_s = 0.0 if demand is None or climb.incumbent is not None else demand.call_s
+    needed_s, longest_s = call_s + entry.about.weights_bytes / _PACKED_BYTES_S, _WAITED_CALLS * call_s
+    return longest_s if needed_s < longest_s else 0.0
 
 
 def _with_plan_from_here(climb: Climb, prove: Prove | None, forced: bool = False) -> None:

@@ -218,6 +218,18 @@ def test_a_climb_presses_while_the_baseline_is_called_a_lot(monkeypatch: pytest.
     assert not model.climb.presses()  # no more calls since
 
 
+def test_a_call_that_has_just_begun_has_taken_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr("tierup.adapt.background.monotonic", lambda: clock[0])
+    model, closing = Fake("model", QUIET), Fake("closing", QUIET, (((1, 2),),))
+    for one in (model, closing):
+        one.climb.queued()
+    clock[0] = 0.002
+    model.now = closing.now = Demand(1, 0.1, 1.0, 64)
+    assert model.climb.presses()
+    assert not closing.climb.presses()  # a tenth of a core, not five
+
+
 def test_a_climb_of_unknown_demand_presses_when_somebody_waits() -> None:
     model = Fake("model", QUIET)
     assert not model.climb.presses()

@@ -24,9 +24,10 @@ class Demand(msgspec.Struct, frozen=True):
 
 def saved_cores(tier: int, before: Demand, now: Demand, waited_s: float) -> float:
     """Seconds that calls would have taken less, in a second, since it was queued. A first call that is not answered yet
-    has taken all of that time."""
+    has taken all of that time; another that has just begun has not taken any, but counts: so at least one call's time
+    has passed."""
     call_s = now.call_s or waited_s
-    return (now.calls - before.calls) * call_s * _SAVED[tier] * now.share / max(waited_s, 1e-3)
+    return (now.calls - before.calls) * call_s * _SAVED[tier] * now.share / max(waited_s, call_s, 1e-3)
 
 
 def worth(tier: int, before: Demand, now: Demand, waited_s: float, cost_s: float) -> float:

@@ -1,5 +1,5 @@
-// Products of f32 matrices for the baseline, on the thread that asks. The right side mostly lies in a mapped file: at any
-// address, and NumPy would copy it first.
+// Products of f32 matrices for the baseline, on the thread that asks. The right side mostly lies in a mapped file: at
+// any address, and NumPy would copy it first.
 #pragma once
 
 #include <vector>

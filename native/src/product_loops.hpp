@@ -1,18 +1,18 @@
-// The loops of a product, for TIERUP_REGISTERS vectors of TIERUP_VECTOR_BYTES. Included by sources that are compiled for
-// one instruction set each (product_avx512.cpp and so on). Nothing here may be shared with code for another one: it has a
-// namespace of its own, TIERUP_VECTOR_NAME, and uses no inline function of a library.
+// The loops of a product, for TIERUP_REGISTERS vectors of TIERUP_VECTOR_BYTES. Included by sources that are compiled
+// for one instruction set each (product_avx512.cpp and so on). Nothing here may be shared with code for another one: it
+// has a namespace of its own, TIERUP_VECTOR_NAME, and uses no inline function of a library.
 #include "product_shape.hpp"
 
 namespace tierup::TIERUP_VECTOR_NAME {
 namespace {
 
-// Sums of a tile stay in registers: 24 of 32, or 12 of 16, beside a row of the right side and what it is multiplied with.
+// Sums of a tile stay in registers: 24 of 32, or 12 of 16, beside a row of the right side and its factor.
 constexpr int kRows = TIERUP_REGISTERS == 32 ? 8 : 6;
 constexpr int kVectors = TIERUP_REGISTERS == 32 ? 3 : 2;
 constexpr int kLanes = TIERUP_VECTOR_BYTES / static_cast<int>(sizeof(float));
 constexpr int kWidth = kVectors * kLanes;
 static_assert(kWidth <= kMostProductColumns);
-constexpr int kAhead = 16;  // rows of the right side, each on a page of its own where rows are long: no prefetcher follows
+constexpr int kAhead = 16;  // rows of the right side; where they are long, each is on another page: no prefetcher follows
 constexpr int kLineBytes = 64;
 
 using Vector = float __attribute__((vector_size(TIERUP_VECTOR_BYTES)));
@@ -49,7 +49,8 @@ void multiply_tile(const Tile& tile, float* copied) {
 #pragma GCC unroll 3
     for (int v = 0; v < kVectors; ++v) side[v] = reinterpret_cast<const Loose*>(right)[v];
     if constexpr (copies) {
-      const auto ahead = reinterpret_cast<std::uintptr_t>(right) + static_cast<std::uintptr_t>(kAhead * tile.right_stride);
+      const auto distance = static_cast<std::uintptr_t>(kAhead * tile.right_stride);
+      const auto ahead = reinterpret_cast<std::uintptr_t>(right) + distance;
 #pragma GCC unroll 3
       for (std::size_t at = 0; at < kWidth * sizeof(float); at += kLineBytes) {
         __builtin_prefetch(reinterpret_cast<const void*>(ahead + at));
@@ -100,9 +101,10 @@ void multiply_edge(std::int64_t rows, std::int64_t columns, Tile tile) {
 void multiply_panel(const Product& all, std::int64_t column, std::int64_t from, std::int64_t depth, float* panel) {
   const std::int64_t columns = all.columns - column < kWidth ? all.columns - column : kWidth;
   const std::byte* right = all.right + from * all.right_stride + column * static_cast<std::ptrdiff_t>(sizeof(float));
+  const std::size_t bytes = static_cast<std::size_t>(columns) * sizeof(float);
   for (std::int64_t k = 0; columns < kWidth && k < depth; ++k) {
     __builtin_memset(panel + k * kWidth, 0, kWidth * sizeof(float));
-    __builtin_memcpy(panel + k * kWidth, right + k * all.right_stride, static_cast<std::size_t>(columns) * sizeof(float));
+    __builtin_memcpy(panel + k * kWidth, right + k * all.right_stride, bytes);
   }
   for (std::int64_t row = 0; row < all.rows; row += kRows) {
     const std::int64_t rows = all.rows - row < kRows ? all.rows - row : kRows;

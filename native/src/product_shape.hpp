@@ -6,8 +6,8 @@
 
 namespace tierup {
 
-// result[rows, columns] = left[rows, inner] · right[inner, columns]. Left and result are dense; rows of the right side are
-// so many bytes apart.
+// result[rows, columns] = left[rows, inner] · right[inner, columns]. Left and result are dense; rows of the right side
+// are so many bytes apart.
 struct Product {
   const float* left;
   const std::byte* right;

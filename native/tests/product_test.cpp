@@ -56,8 +56,8 @@ void check_against_doubles(const ProductLoops& loops, const Sides& sides) {
                             static_cast<double>(sides.right[static_cast<size_t>(k * sides.stride + column)]);
         sum += term, bound += std::abs(term);
       }
-      const double error = std::abs(sum - static_cast<double>(result[static_cast<size_t>(row * sides.columns + column)]));
-      CHECK(error <= (4 + std::sqrt(static_cast<double>(sides.inner))) * 0x1p-24 * bound);
+      const double got = static_cast<double>(result[static_cast<size_t>(row * sides.columns + column)]);
+      CHECK(std::abs(sum - got) <= (4 + std::sqrt(static_cast<double>(sides.inner))) * 0x1p-24 * bound);
     }
   }
 }
@@ -74,7 +74,8 @@ TEST(products_are_right_at_the_borders_of_tiles) {
 
 TEST(products_are_right_at_the_borders_of_panels_and_at_any_address) {
   for (const ProductLoops& loops : runnable_product_loops()) {
-    for (const int64_t inner : {int64_t{1}, kProductDepth - 1, kProductDepth, kProductDepth + 1, 2 * kProductDepth + 3}) {
+    constexpr int64_t kDeep = kProductDepth;
+    for (const int64_t inner : {int64_t{1}, kDeep - 1, kDeep, kDeep + 1, 2 * kDeep + 3}) {
       for (const size_t shift : {0U, 1U, 2U, 3U}) check_against_doubles(loops, {9, inner, 53, 5, shift});
     }
   }

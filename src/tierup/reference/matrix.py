@@ -1,4 +1,5 @@
-"""Matrix products in NumPy. Types narrower than f32 are multiplied in f32 and rounded once."""
+"""Matrix products in NumPy, or in native code where a right side is large. Types narrower than f32 are multiplied in
+f32 and rounded once."""
 
 from __future__ import annotations
 

@@ -46,13 +46,16 @@ def test_a_call_waits_and_is_answered_by_what_came_meanwhile() -> None:
 
 def test_a_call_waits_no_longer_than_it_was_said() -> None:
     held = loaded()
-    held.hold_calls(0.05)
     began = time.monotonic()
+    held.hold_calls(0.2)
     assert answer(held) == 1.0
-    assert time.monotonic() - began >= 0.04
-    began = time.monotonic()
-    assert answer(held) == 1.0  # the time was over before
-    assert time.monotonic() - began < 0.04
+    over = time.monotonic()
+    assert over - began >= 0.2
+    answers = 0
+    while answers < 20:  # the time was over before: none of these waits, however long it takes
+        answers += answer(held) == 1.0
+    assert (held.held_calls, held.calls) == (21, 21)
+    assert time.monotonic() - over < 20 * 0.2
     for seconds in (-1.0, 61.0, float("nan")):
         with pytest.raises(ValueError, match="60 seconds"):
             held.hold_calls(seconds)

@@ -31,6 +31,8 @@ _LAST_CALLS = 64  # that say how the model is called
 class Held(_native.Runner):
     """The native runner with a model in it, and the way to a better plan."""
 
+    _serving: Serving  # what answers, once there is a program
+
     def __init__(self, source: Any, config: Config) -> None:
         """The runner itself begins with `_describe`, when it is known what the model takes."""
         self._config = config
@@ -84,22 +86,23 @@ class Held(_native.Runner):
         with progress.lock:
             if progress.stopped:
                 return False
-            before = self.program
-            if before is None:
-                self.program, self._serving = program, serving
-                self._join_pages()
-                return True
-            progress.counts.swaps += 1
-            facts = tuple(map(str, serving.facts))
-            progress.events.add(Swapped(self._serving.tier, serving.tier, serving.kernels, facts, serving.strays))
-            previous = self._serving
+            before, previous = self.program, None if self.program is None else self._serving
             self.program, self._serving = program, serving
-            if self._judges:
-                from tierup.adapt.care import Previous
-
-                self._caring().swapped(self, Previous(before, previous), tried)
+            if before is not None and previous is not None:
+                self._swapped(before, previous, tried)
         self._join_pages()
         return True
+
+    def _swapped(self, before: _native.Program, previous: Serving, tried: bool) -> None:
+        """Another program answers than before; the lock is held."""
+        serving, progress = self._serving, self._progress
+        progress.counts.swaps += 1
+        facts = tuple(map(str, serving.facts))
+        progress.events.add(Swapped(previous.tier, serving.tier, serving.kernels, facts, serving.strays))
+        if self._judges:
+            from tierup.adapt.care import Previous
+
+            self._caring().swapped(self, Previous(before, previous), tried)
 
     def _join_pages(self) -> None:
         """Packed weights are read faster where pages are huge; see to it, behind calls."""

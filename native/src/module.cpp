@@ -1,18 +1,14 @@
 // tierup._native: the hot path as a Python module.
 #include <nanobind/nanobind.h>
 
-#include <cerrno>
 #include <cstddef>
-#include <cstdint>
 
 #ifdef __GLIBC__
 #include <malloc.h>
 #endif
-#ifdef __linux__
-#include <sys/mman.h>
-#endif
 
 #define TIERUP_IMPORTS_NUMPY
+#include "huge_pages.hpp"
 #include "machine.hpp"
 #include "numpy_api.hpp"
 #include "pool.hpp"
@@ -38,16 +34,6 @@ void trim_heap() {
 #endif
 }
 
-// Makes huge pages of the small ones from an address on. 0, or what the system says is wrong with that.
-int join_pages([[maybe_unused]] std::uintptr_t address, [[maybe_unused]] std::size_t bytes) {
-#ifdef __linux__
-  constexpr int kCollapse = 25;  // MADV_COLLAPSE, since Linux 6.1
-  return madvise(reinterpret_cast<void*>(address), bytes, kCollapse) == 0 ? 0 : errno;
-#else
-  return ENOSYS;
-#endif
-}
-
 }  // namespace
 
 NB_MODULE(_native, module) {
@@ -61,7 +47,10 @@ NB_MODULE(_native, module) {
   module.def("hold_pool", [] { tierup::pool().hold(); }, nb::call_guard<tierup::WithoutGil>());
   module.def("let_pool_go", [] { tierup::pool().let_go(); });
   module.def("trim_heap", &trim_heap, nb::call_guard<tierup::WithoutGil>());
-  module.def("join_pages", &join_pages, nb::arg("address"), nb::arg("bytes"), nb::call_guard<tierup::WithoutGil>());
+  nb::class_<tierup::HugePages>(module, "HugePages")
+      .def(nb::init<size_t>(), nb::arg("pages"))
+      .def("take_place_of", &tierup::HugePages::take_place_of, nb::arg("address"),
+           nb::call_guard<tierup::WithoutGil>());
   module.def("begin_rests", &tierup::begin_rests, nb::arg("least_share"));
   module.def("end_rests", &tierup::end_rests);
   tierup::bind_code(module);

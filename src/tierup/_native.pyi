@@ -221,8 +221,13 @@ def multiply(left: np.ndarray[Any, Any], right: np.ndarray[Any, Any], result: np
 def trim_heap() -> None:
     """Give the system back what was freed. Others wait for that if they allocate: half a millisecond for some MiB."""
 
-def join_pages(address: int, bytes: int) -> int:
-    """Make huge pages of the small ones from an address on, with what they hold. 0, or the number of what is wrong."""
+class HugePages:
+    """Memory aside, in huge pages of 2 MiB that are backed one by one, as they are needed."""
+
+    def __init__(self, pages: int) -> None: ...
+    def take_place_of(self, address: int) -> int:
+        """Put the next page in the place of what lies from an address on, with what that holds. 0, or the number of
+        what is wrong. Others may read there all the time; nobody may write."""
 
 def machine_fma_gflops(cpus: list[int]) -> tuple[float, float]:
     """The f32 FMA peak of one thread on each CPU, and the share of the cores it got."""

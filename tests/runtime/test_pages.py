@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import gc
 import mmap
+import os
+import threading
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tierup import _native
 from tierup.adapt.joining import Joiner
 from tierup.ir.types import Array
 from tierup.runtime import pages
@@ -18,35 +19,43 @@ from tierup.runtime.constants import aligned_empty, pack_panels
 from tierup.runtime.pages import HUGE_BYTES, small_pages
 
 MATRIX = np.random.default_rng(0).standard_normal((1024, 1100), np.float32)
-JOINS = pytest.mark.skipif(_native.join_pages(0, 0) != 0, reason="this system joins no pages on demand")
-
-
-@pytest.fixture(autouse=True)
-def asked_again() -> Any:
-    yield
-    pages._can_join.cache_clear()
+JOINS = pytest.mark.skipif(not pages._has_huge_pages(), reason="this system gives no huge pages")
 
 
 @pytest.mark.parametrize("system", ["joins", "does not join", "refuses", "knows none"])
-def test_weights_are_packed_whatever_pages_there_are(system: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_are_packed_whatever_pages_there_are(
+    system: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     def refuse(*_: Any, **__: Any) -> None:
         raise OSError("no memory")
 
-    pages._can_join.cache_clear()
+    setting = tmp_path / "enabled"
+    setting.write_text("always madvise [never]" if system == "does not join" else "always [madvise] never")
+    monkeypatch.setattr(pages, "_SETTING", setting)
     if system == "refuses":
-        monkeypatch.setattr(mmap, "mmap", refuse)
+        monkeypatch.setattr(pages._Room, "madvise", refuse)
     elif system == "knows none":
         monkeypatch.delattr(mmap, "MADV_HUGEPAGE", raising=False)
-    elif system == "does not join":
-        monkeypatch.setattr(pages._native, "join_pages", lambda address, size: 22)
     packed = pack_panels(MATRIX, 44)
     np.testing.assert_array_equal(packed, MATRIX.reshape(1024, 25, 44).transpose(1, 0, 2))
     assert packed.ctypes.data % 64 == 0
     assert packed.flags.writeable
     if system in ("joins", "does not join") and hasattr(mmap, "MADV_HUGEPAGE"):
         assert packed.ctypes.data % HUGE_BYTES == 0
-    monkeypatch.undo()
-    assert len(small_pages([packed])) == (system == "joins" and pages._can_join())
+    assert len(small_pages([packed])) == (system == "joins" and hasattr(mmap, "MADV_HUGEPAGE"))
+    setting.unlink()
+    assert small_pages([packed]) == []
+
+
+class Pages:
+    """Notes what huge pages would be put in the place of, and says this of it."""
+
+    def __init__(self, taken: list[int], answer: int) -> None:
+        self._taken, self._answer = taken, answer
+
+    def take_place_of(self, address: int) -> int:
+        self._taken.append(address)
+        return self._answer
 
 
 def huge_bytes(array: Array) -> int:
@@ -71,41 +80,61 @@ def test_pages_are_joined_behind_calls_with_what_they_hold() -> None:
     joiner.add([packed])
     assert joiner.wait(60)
     np.testing.assert_array_equal(packed, before)
-    (region,) = small_pages([packed])
-    joined = len(list(region.join()))  # once more, as for another plan that shares it
-    assert 0 < joined <= packed.nbytes // HUGE_BYTES
-    assert huge_bytes(packed) == joined * HUGE_BYTES
-    np.testing.assert_array_equal(packed, before)
+    assert huge_bytes(packed) == packed.nbytes // HUGE_BYTES * HUGE_BYTES > 0
+    assert small_pages([packed]) == []  # nothing is left to do for another plan that shares it
+
+
+@JOINS
+def test_a_region_is_joined_once() -> None:
+    packed = pack_panels(MATRIX, 44)
+    regions = [*small_pages([packed]), *small_pages([packed])]  # of two plans that share it, one soon after the other
+    assert [len(list(region.join())) for region in regions] == [packed.nbytes // HUGE_BYTES, 0]
 
 
 @JOINS
 def test_memory_that_nobody_has_any_more_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     joined: list[int] = []
-
-    def join(address: int, size: int) -> int:
-        joined.append(address)
-        return 0
-
-    monkeypatch.setattr(pages._native, "join_pages", join)
+    monkeypatch.setattr(pages._native, "HugePages", lambda pages: Pages(joined, 0))
     packed = aligned_empty((3 * HUGE_BYTES + 5,), np.dtype(np.uint8))
     start = packed.ctypes.data
-    (region,) = small_pages([packed])
-    joined.clear()
+    region, later = *small_pages([packed]), *small_pages([packed])
     steps = region.join()
     next(steps)
     del packed
     gc.collect()
     assert list(steps) == []
     assert joined == [start]
-    assert list(region.join()) == []
+    assert list(later.join()) == []
 
 
 @JOINS
 def test_what_cannot_be_joined_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    joined: list[int] = []
+    monkeypatch.setattr(pages._native, "HugePages", lambda pages: Pages(joined, 12))
     packed = aligned_empty((3 * HUGE_BYTES,), np.dtype(np.uint8))
     (region,) = small_pages([packed])
-    monkeypatch.setattr(pages._native, "join_pages", lambda address, size: 12)
     assert list(region.join()) == []
+    assert len(joined) == 1
+    assert small_pages([packed]) == []
+
+
+@JOINS
+def test_who_joins_has_idle_time_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[int, int]] = []
+
+    class Looks(Pages):
+        def take_place_of(self, address: int) -> int:
+            seen.append((os.getpriority(os.PRIO_PROCESS, threading.get_native_id()), os.sched_getscheduler(0)))
+            return super().take_place_of(address)
+
+    monkeypatch.setattr(pages._native, "HugePages", lambda pages: Looks([], 0))
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    joiner = Joiner()
+    packed = pack_panels(MATRIX, 44)
+    joiner.add([packed])
+    assert joiner.wait(60)
+    assert set(seen) == {(19, os.SCHED_IDLE)}
+    assert os.getpriority(os.PRIO_PROCESS, 0) == before
 
 
 def test_other_memory_is_never_joined(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import mmap
 import weakref
 from collections.abc import Iterable, Iterator
-from functools import cache
+from pathlib import Path
 
 import numpy as np
 
@@ -19,52 +19,49 @@ from tierup import _native
 from tierup.ir.types import Array
 
 HUGE_BYTES = 2 << 20
+_SETTING = Path("/sys/kernel/mm/transparent_hugepage/enabled")  # as "always [madvise] never"
+
+
+class _Room(mmap.mmap):
+    """Memory that `large_room` gave."""
+
+    joined = False  # whether its pages were, or it was tried
 
 
 def large_room(size: int) -> Array | None:
-    """`size` bytes from the border of a huge page on; None where the system has no such pages, or no room. What does
-    not fill a huge page at the end stays in small ones."""
+    """`size` bytes from the border of a huge page on; None where the system has no such pages, or no room."""
     if not hasattr(mmap, "MADV_HUGEPAGE"):  # Linux's
         return None
     try:
-        memory = mmap.mmap(-1, size + HUGE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        raw = np.frombuffer(memory, np.uint8)
-        start = -raw.ctypes.data % HUGE_BYTES
-        whole = size // HUGE_BYTES * HUGE_BYTES
-        memory.madvise(mmap.MADV_NOHUGEPAGE if _can_join() else mmap.MADV_HUGEPAGE, start, whole)
+        memory = _Room(-1, size + HUGE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        memory.madvise(mmap.MADV_NOHUGEPAGE)
     except (OSError, OverflowError):
         return None
+    raw = np.frombuffer(memory, np.uint8)
+    start = -raw.ctypes.data % HUGE_BYTES
     return raw[start : start + size]
-
-
-@cache
-def _can_join() -> bool:
-    """Whether the system joins pages when it is told to, as Linux does since 6.1."""
-    return _native.join_pages(0, 0) == 0
 
 
 class Region:
     """Memory of an array that `large_room` gave; it does not keep it alive."""
 
-    def __init__(self, memory: mmap.mmap, array: Array) -> None:
+    def __init__(self, memory: _Room, array: Array) -> None:
         self._memory = weakref.ref(memory)
         self._address = array.ctypes.data
-        self._bytes = array.nbytes // HUGE_BYTES * HUGE_BYTES
+        self._pages = array.nbytes // HUGE_BYTES  # what does not fill one at the end stays in small ones
 
     def join(self) -> Iterator[None]:
-        """Join its pages, one huge one at a time; ends when that does not work, or nobody has the memory any more."""
+        """Join its pages, one huge one at a time; ends when that does not work, or nobody has the memory any more.
+        Calls may read there meanwhile; nobody may write."""
         memory = self._memory()
-        if memory is None:
+        if memory is None or memory.joined:
             return
-        begin = -np.frombuffer(memory, np.uint8).ctypes.data % HUGE_BYTES
-        try:
-            memory.madvise(mmap.MADV_HUGEPAGE, begin, self._bytes)
-        except OSError:  # pragma: no cover - a kernel without them said so before
-            return
+        memory.joined = True
         del memory
-        for offset in range(0, self._bytes, HUGE_BYTES):
+        pages = _native.HugePages(self._pages)
+        for page in range(self._pages):
             memory = self._memory()  # which stays as long as it is needed
-            if memory is None or _native.join_pages(self._address + offset, HUGE_BYTES) != 0:
+            if memory is None or pages.take_place_of(self._address + page * HUGE_BYTES) != 0:
                 return
             del memory
             yield
@@ -72,16 +69,24 @@ class Region:
 
 def small_pages(arrays: Iterable[Array]) -> list[Region]:
     """What could be joined of these arrays."""
-    if not _can_join():
+    if not _has_huge_pages():
         return []
-    large = ((array, _memory_of(array)) for array in arrays if array.nbytes >= HUGE_BYTES)
-    return [Region(memory, array) for array, memory in large if memory is not None]
+    large = ((array, _room_of(array)) for array in arrays if array.nbytes >= HUGE_BYTES)
+    return [Region(memory, array) for array, memory in large if memory is not None and not memory.joined]
 
 
-def _memory_of(array: Array) -> mmap.mmap | None:
-    """The mapping that `large_room` made for an array, if it did: a file's is no such."""
+def _has_huge_pages() -> bool:
+    """Whether the system gives huge pages to who asks for them."""
+    try:
+        return "[never]" not in _SETTING.read_text()
+    except OSError:
+        return False
+
+
+def _room_of(array: Array) -> _Room | None:
+    """The mapping that `large_room` made for an array, if it did and the array fills it: a file's is no such."""
     base: object = array
     while isinstance(base, np.ndarray):
         base = base.base
-    memory = base.obj if isinstance(base, memoryview) and not base.readonly else None
-    return memory if isinstance(memory, mmap.mmap) and array.ctypes.data % HUGE_BYTES == 0 else None
+    memory = base.obj if isinstance(base, memoryview) else None
+    return memory if isinstance(memory, _Room) and array.ctypes.data % HUGE_BYTES == 0 else None

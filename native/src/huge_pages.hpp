@@ -1,0 +1,31 @@
+// Huge pages that take the place of small ones under what is read meanwhile.
+//
+// The kernel's own way (MADV_COLLAPSE) holds the page away from all readers while it finds and fills the new one, 5 ms
+// where a host has to back it first. Here a page is found and filled aside, and put in place by changing the map.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace tierup {
+
+// Memory aside, in huge pages that are backed one by one, as they are needed.
+class HugePages {
+ public:
+  static constexpr size_t kBytes = size_t{2} << 20;  // of one
+
+  // Room for so many; room for none where the system has none.
+  explicit HugePages(size_t pages) noexcept;
+  ~HugePages();
+  HugePages(const HugePages&) = delete;
+  HugePages& operator=(const HugePages&) = delete;
+
+  // Puts the next page in the place of what lies from `address` on, a border of huge pages in private memory, with what
+  // that holds. Others may read there all the time; nobody may write. 0, or what the system says is wrong with that.
+  int take_place_of(uintptr_t address) noexcept;
+
+ private:
+  uintptr_t next_ = 0, end_ = 0;  // what is left; no longer ours below
+};
+
+}  // namespace tierup

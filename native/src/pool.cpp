@@ -4,7 +4,6 @@
 #include <signal.h>
 
 #include <algorithm>
-#include <chrono>
 #include <system_error>
 
 #include "fp_control.hpp"
@@ -13,29 +12,13 @@
 namespace tierup {
 namespace {
 
-// A fork-join costs about 0.13 µs while the workers spin and 4.7 µs when they have parked. The gaps between the kernels
-// of one call are shorter than this, the gaps between requests mostly longer.
-constexpr std::chrono::microseconds kSpin{50};
+// After another call found the pool taken, threads that wait leave the cores to it for so many jobs: some calls.
+constexpr uint32_t kCrowdedJobs = 256;
 
 // Several pieces a thread let the others go on when one worker wakes late or loses its core; a call ends when the last
 // piece does, so they are small.
 constexpr int64_t kPiecesPerThread = 16;
 constexpr int64_t kMostPieces = 0xFFFF;  // a share counts them in 16 bits
-
-// Spins until `ready()`, until it is `hopeless()` or until kSpin is over. The clock is read once in a while: it costs as
-// much as some pauses.
-template <typename Ready, typename Hopeless>
-bool spin_until(Ready ready, Hopeless hopeless) {
-  const auto end = std::chrono::steady_clock::now() + kSpin;
-  do {
-    for (int i = 0; i < 32; ++i) {
-      if (ready()) return true;
-      if (i == 0 && hopeless()) return false;
-      cpu_pause();
-    }
-  } while (std::chrono::steady_clock::now() < end);
-  return ready();
-}
 
 struct Piece {
   int64_t begin, end;
@@ -78,6 +61,8 @@ void Pool::parallel_for(int64_t range, int64_t grain, RangeFn fn, void* context)
 }
 
 void Pool::run_alone(const Job& job) noexcept {
+  const uint32_t epoch = epoch_.load(std::memory_order_relaxed);
+  if (taken_at_.load(std::memory_order_relaxed) != epoch) taken_at_.store(epoch, std::memory_order_relaxed);
   for (uint32_t i = 0; i < job.pieces; ++i) {
     const Piece piece = cut(job.range, job.pieces, i);
     job.fn(job.context, piece.begin, piece.end, 0);
@@ -86,6 +71,7 @@ void Pool::run_alone(const Job& job) noexcept {
 
 void Pool::share(const Job& job) noexcept {
   if (!started_) start_workers();
+  shares_[0].patience.begin_work();
   job_ = job;
   done_.store(0, std::memory_order_relaxed);
   const uint32_t epoch = epoch_.load(std::memory_order_relaxed) + 1;
@@ -153,7 +139,7 @@ void Pool::run_pieces(uint32_t epoch, int thread) noexcept {
 
 void Pool::wait_until_done(uint32_t pieces) noexcept {
   const auto done = [&] { return done_.load(std::memory_order_acquire) == pieces; };
-  if (spin_until(done, [&] { return worker_is_here(); })) return;
+  if (shares_[0].patience.spin_until(done, [&] { return worker_is_here(); }, is_crowded())) return;
   // A worker lost its core in the middle of a piece: spinning on would keep it from getting one back.
   caller_parked_.store(true);
   for (uint32_t now = done_.load(); now != pieces; now = done_.load()) park(done_, now);
@@ -166,6 +152,10 @@ bool Pool::works_here(int thread) const noexcept {
   return core >= 0 && core == shares_[static_cast<size_t>(thread)].core.load(std::memory_order_relaxed);
 }
 
+bool Pool::is_crowded() const noexcept {
+  return epoch_.load(std::memory_order_relaxed) - taken_at_.load(std::memory_order_relaxed) < kCrowdedJobs;
+}
+
 bool Pool::worker_is_here() const noexcept {
   for (int thread = 1; thread < threads_; ++thread) {
     if (works_here(thread)) return true;
@@ -175,18 +165,20 @@ bool Pool::worker_is_here() const noexcept {
 
 uint32_t Pool::wait_for_job(uint32_t seen, int thread) noexcept {
   const auto changed = [&] { return epoch_.load(std::memory_order_acquire) != seen; };
-  if (!spin_until(changed, [&] { return works_here(0); })) {
-    std::atomic<int>& core = shares_[static_cast<size_t>(thread)].core;
-    core.store(-1, std::memory_order_relaxed);
+  Share& share = shares_[static_cast<size_t>(thread)];
+  if (!share.patience.spin_until(changed, [&] { return works_here(0); }, is_crowded())) {
+    share.core.store(-1, std::memory_order_relaxed);
     parked_.fetch_add(1);
     park(epoch_, seen);
     parked_.fetch_sub(1);
-    core.store(current_core(), std::memory_order_relaxed);
+    share.core.store(current_core(), std::memory_order_relaxed);
+    share.patience.begin_work();
   }
   return epoch_.load(std::memory_order_acquire);
 }
 
 void Pool::work(int thread) noexcept {
+  shares_[static_cast<size_t>(thread)].patience.begin_work();
   for (uint32_t epoch = 0; !stop_.load(std::memory_order_acquire); epoch = wait_for_job(epoch, thread)) {
     run_pieces(epoch, thread);
   }

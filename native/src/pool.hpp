@@ -1,4 +1,4 @@
-// The thread pool: one fork-join at a time, workers that spin briefly and then park.
+// The thread pool: one fork-join at a time, workers that spin for a while (`Patience`) and then park.
 #pragma once
 
 #include <atomic>
@@ -6,6 +6,8 @@
 #include <thread>
 #include <type_traits>
 #include <vector>
+
+#include "patience.hpp"
 
 namespace tierup {
 
@@ -56,11 +58,12 @@ class Pool {
     uint32_t fp_control = 0;
   };
 
-  // What is left of one thread's share of a job: epoch << 32 | first piece << 16 | end; and the core that the thread was
-  // last seen on, -1 while it is parked. A line of its own.
+  // What is left of one thread's share of a job: epoch << 32 | first piece << 16 | end; the core that the thread was last
+  // seen on, -1 while it is parked; and how long it may spin, which it alone asks. A line of its own.
   struct alignas(64) Share {
     std::atomic<uint64_t> left{0};
     std::atomic<int> core{-1};
+    Patience patience;
   };
 
   uint32_t count_pieces(int64_t range, int64_t grain) const;
@@ -71,6 +74,7 @@ class Pool {
   uint32_t wait_for_job(uint32_t seen, int thread) noexcept;
   bool works_here(int thread) const noexcept;
   bool worker_is_here() const noexcept;
+  bool is_crowded() const noexcept;
   void run_pieces(uint32_t epoch, int thread) noexcept;
   void run_alone(const Job& job) noexcept;
   void share(const Job& job) noexcept;
@@ -87,6 +91,7 @@ class Pool {
   alignas(64) std::atomic<bool> busy_{false};
   alignas(64) std::atomic<uint32_t> epoch_{0};
   std::atomic<uint32_t> parked_{0};
+  std::atomic<uint32_t> taken_at_{0x80000000};  // the epoch in which another call last found the pool taken
   std::atomic<bool> stop_{false};
   std::vector<Share> shares_;  // of each thread
   alignas(64) std::atomic<uint32_t> done_{0};

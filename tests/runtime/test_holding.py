@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -61,6 +62,14 @@ def test_a_call_waits_no_longer_than_it_was_said() -> None:
             held.hold_calls(seconds)
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever runs these tests may have it ignored
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_whoever_waits_can_be_interrupted() -> None:
     held = loaded()
     held.hold_calls(30)

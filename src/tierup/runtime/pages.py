@@ -11,7 +11,6 @@ from __future__ import annotations
 import mmap
 import weakref
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 
 import numpy as np
 
@@ -19,7 +18,7 @@ from tierup import _native
 from tierup.ir.types import Array
 
 HUGE_BYTES = 2 << 20
-_SETTING = Path("/sys/kernel/mm/transparent_hugepage/enabled")  # as "always [madvise] never"
+_SETTING = "/sys/kernel/mm/transparent_hugepage/enabled"  # as "always [madvise] never"
 
 
 class _Room(mmap.mmap):
@@ -78,7 +77,8 @@ def small_pages(arrays: Iterable[Array]) -> list[Region]:
 def _has_huge_pages() -> bool:
     """Whether the system gives huge pages to who asks for them."""
     try:
-        return "[never]" not in _SETTING.read_text()
+        with open(_SETTING) as setting:  # a warm start does without pathlib
+            return "[never]" not in setting.read()
     except OSError:
         return False
 

@@ -27,7 +27,9 @@ std::vector<ProductLoops> runnable_product_loops() {
 
 void multiply(const Product& product) {
   if (product.inner == 0) {
-    std::fill_n(product.result, product.rows * product.columns, 0.0F);
+    for (int64_t row = 0; row < product.rows; ++row) {
+      std::fill_n(product.result + row * product.result_stride, product.columns, 0.0F);
+    }
     return;
   }
   static const ProductLoops widest = runnable_product_loops().front();

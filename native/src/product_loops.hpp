@@ -14,12 +14,15 @@ constexpr int kWidth = kVectors * kLanes;
 static_assert(kWidth <= kMostProductColumns);
 constexpr int kAhead = 16;  // rows of the right side; where they are long, each is on another page: no prefetcher follows
 constexpr int kLineBytes = 64;
+constexpr std::int64_t kRowColumns = 2048;  // of one row: sums that stay in the first-level cache
+constexpr int kRowDepth = 4;                // rows of the right side that are added to them at once
 
 using Vector = float __attribute__((vector_size(TIERUP_VECTOR_BYTES)));
 using Loose = float __attribute__((vector_size(TIERUP_VECTOR_BYTES), aligned(1), may_alias));
+using LooseFloat = float __attribute__((aligned(1), may_alias));
 
 struct Tile {
-  const float* left;
+  const LooseFloat* left;
   std::int64_t left_stride;
   const std::byte* right;
   std::ptrdiff_t right_stride;
@@ -30,24 +33,24 @@ struct Tile {
 };
 
 // The first tile of a panel reads the right side where it lies, and copies it to `copied` in one piece, for the others.
-template <int rows, bool copies>
+template <int rows, int vectors, bool copies>
 void multiply_tile(const Tile& tile, float* copied) {
-  using Row = Vector[kVectors];
+  using Row = Vector[static_cast<std::size_t>(vectors)];
   Row sums[static_cast<std::size_t>(rows)];
 #pragma GCC unroll 8
   for (int r = 0; r < rows; ++r) {
 #pragma GCC unroll 3
-    for (int v = 0; v < kVectors; ++v) {
+    for (int v = 0; v < vectors; ++v) {
       const float* at = tile.result + r * tile.result_stride + v * kLanes;
       sums[r][v] = tile.adds ? static_cast<Vector>(*reinterpret_cast<const Loose*>(at)) : Vector{};
     }
   }
-  const float* left = tile.left;
+  const LooseFloat* left = tile.left;
   const std::byte* right = tile.right;
   for (std::int64_t k = 0; k < tile.depth; ++k, ++left, right += tile.right_stride) {
-    Vector side[kVectors];
+    Vector side[static_cast<std::size_t>(vectors)];
 #pragma GCC unroll 3
-    for (int v = 0; v < kVectors; ++v) side[v] = reinterpret_cast<const Loose*>(right)[v];
+    for (int v = 0; v < vectors; ++v) side[v] = reinterpret_cast<const Loose*>(right)[v];
     if constexpr (copies) {
       const auto distance = static_cast<std::uintptr_t>(kAhead * tile.right_stride);
       const auto ahead = reinterpret_cast<std::uintptr_t>(right) + distance;
@@ -56,30 +59,39 @@ void multiply_tile(const Tile& tile, float* copied) {
         __builtin_prefetch(reinterpret_cast<const void*>(ahead + at));
       }
 #pragma GCC unroll 3
-      for (int v = 0; v < kVectors; ++v) *reinterpret_cast<Loose*>(copied + k * kWidth + v * kLanes) = side[v];
+      for (int v = 0; v < vectors; ++v) *reinterpret_cast<Loose*>(copied + k * kWidth + v * kLanes) = side[v];
     }
 #pragma GCC unroll 8
     for (int r = 0; r < rows; ++r) {
       const float factor = left[r * tile.left_stride];
 #pragma GCC unroll 3
-      for (int v = 0; v < kVectors; ++v) sums[r][v] += factor * side[v];
+      for (int v = 0; v < vectors; ++v) sums[r][v] += factor * side[v];
     }
   }
 #pragma GCC unroll 8
   for (int r = 0; r < rows; ++r) {
 #pragma GCC unroll 3
-    for (int v = 0; v < kVectors; ++v) {
+    for (int v = 0; v < vectors; ++v) {
       *reinterpret_cast<Loose*>(tile.result + r * tile.result_stride + v * kLanes) = sums[r][v];
     }
   }
 }
 
-template <int rows>
-void multiply_rows(std::int64_t count, const Tile& tile, float* copied) {
+template <int vectors, bool copies, int rows = kRows>
+void multiply_rows(std::int64_t count, const Tile& tile, float* copied = nullptr) {
   if constexpr (rows > 0) {
-    if (count != rows) return multiply_rows<rows - 1>(count, tile, copied);
-    return copied != nullptr ? multiply_tile<rows, true>(tile, copied) : multiply_tile<rows, false>(tile, nullptr);
+    if (count != rows) return multiply_rows<vectors, copies, rows - 1>(count, tile, copied);
+    return multiply_tile<rows, vectors, copies>(tile, copied);
   }
+}
+
+// No more vectors of columns than there are.
+template <int vectors = kVectors>
+void multiply_columns(std::int64_t rows, std::int64_t columns, const Tile& tile) {
+  if constexpr (vectors > 1) {
+    if (columns <= (vectors - 1) * kLanes) return multiply_columns<vectors - 1>(rows, columns, tile);
+  }
+  multiply_rows<vectors, false>(rows, tile);
 }
 
 // Rows of the result, as many as a tile has or fewer, with fewer columns than a tile has: through one of its own.
@@ -93,7 +105,7 @@ void multiply_edge(std::int64_t rows, std::int64_t columns, Tile tile) {
     __builtin_memset(edge + r * kWidth, 0, kWidth * sizeof(float));
     __builtin_memcpy(edge + r * kWidth, result + r * stride, bytes);
   }
-  multiply_rows<kRows>(rows, tile, nullptr);
+  multiply_columns(rows, columns, tile);
   for (std::int64_t r = 0; r < rows; ++r) __builtin_memcpy(result + r * stride, edge + r * kWidth, bytes);
 }
 
@@ -108,22 +120,66 @@ void multiply_panel(const Product& all, std::int64_t column, std::int64_t from, 
   }
   for (std::int64_t row = 0; row < all.rows; row += kRows) {
     const std::int64_t rows = all.rows - row < kRows ? all.rows - row : kRows;
-    float* const result = all.result + row * all.columns + column;
-    Tile tile{all.left + row * all.inner + from,
+    float* const result = all.result + row * all.result_stride + column;
+    Tile tile{reinterpret_cast<const LooseFloat*>(all.left) + row * all.inner + from,
               all.inner,
               reinterpret_cast<const std::byte*>(panel),
               kWidth * sizeof(float),
               result,
-              all.columns,
+              all.result_stride,
               depth,
               from > 0};
     if (columns < kWidth) {
       multiply_edge(rows, columns, tile);
     } else if (row > 0) {
-      multiply_rows<kRows>(rows, tile, nullptr);
+      multiply_rows<kVectors, false>(rows, tile);
     } else {
       tile.right = right, tile.right_stride = all.right_stride;
-      multiply_rows<kRows>(rows, tile, panel);
+      if (rows < all.rows) {
+        multiply_rows<kVectors, true>(rows, tile, panel);
+      } else {
+        multiply_rows<kVectors, false>(rows, tile);
+      }
+    }
+  }
+}
+
+// So many rows of the right side, times one factor each, are added to as many columns of one row of the result.
+template <int depth>
+void add_rows(const LooseFloat* left, const std::byte* right, std::ptrdiff_t right_stride, float* result,
+              std::int64_t columns, bool adds) {
+  std::int64_t column = 0;
+  for (; column + kLanes <= columns; column += kLanes) {
+    Vector sum = adds ? static_cast<Vector>(*reinterpret_cast<const Loose*>(result + column)) : Vector{};
+#pragma GCC unroll 4
+    for (int k = 0; k < depth; ++k) {
+      const LooseFloat* const side = reinterpret_cast<const LooseFloat*>(right + k * right_stride) + column;
+      sum += left[k] * *reinterpret_cast<const Loose*>(side);
+    }
+    *reinterpret_cast<Loose*>(result + column) = sum;
+  }
+  for (; column < columns; ++column) {
+    float sum = adds ? result[column] : 0.0F;
+#pragma GCC unroll 4
+    for (int k = 0; k < depth; ++k) {
+      sum += left[k] * reinterpret_cast<const LooseFloat*>(right + k * right_stride)[column];
+    }
+    result[column] = sum;
+  }
+}
+
+// One row of the result: the right side is read once, in the order in which it lies.
+void multiply_row(const Product& all) {
+  const auto* const left = reinterpret_cast<const LooseFloat*>(all.left);
+  for (std::int64_t column = 0; column < all.columns; column += kRowColumns) {
+    const std::int64_t columns = all.columns - column < kRowColumns ? all.columns - column : kRowColumns;
+    const std::byte* right = all.right + column * static_cast<std::ptrdiff_t>(sizeof(float));
+    std::int64_t k = 0;
+    for (; k + kRowDepth <= all.inner; k += kRowDepth, right += kRowDepth * all.right_stride) {
+      add_rows<kRowDepth>(left + k, right, all.right_stride, all.result + column, columns, k > 0);
+    }
+    for (; k < all.inner; ++k, right += all.right_stride) {
+      add_rows<1>(left + k, right, all.right_stride, all.result + column, columns, k > 0);
     }
   }
 }
@@ -131,6 +187,7 @@ void multiply_panel(const Product& all, std::int64_t column, std::int64_t from, 
 }  // namespace
 
 void multiply(const Product& product, float* panel) {
+  if (product.rows == 1) return multiply_row(product);
   for (std::int64_t column = 0; column < product.columns; column += kWidth) {
     for (std::int64_t from = 0; from < product.inner; from += kProductDepth) {
       const std::int64_t left = product.inner - from;

@@ -6,13 +6,15 @@
 
 namespace tierup {
 
-// result[rows, columns] = left[rows, inner] · right[inner, columns]. Left and result are dense; rows of the right side
-// are so many bytes apart.
+// result[rows, columns] = left[rows, inner] · right[inner, columns], each number a sum in the order of `inner`, whatever
+// the sizes. Left is dense; rows of the right side are so many bytes apart, those of the result so many floats. Both sides
+// may begin at any address.
 struct Product {
-  const float* left;
+  const std::byte* left;
   const std::byte* right;
   std::ptrdiff_t right_stride;
   float* result;
+  std::int64_t result_stride;
   std::int64_t rows, inner, columns;
 };
 

@@ -25,8 +25,8 @@ void multiply_arrays(nb::handle left_object, nb::handle right_object, nb::handle
   PyArrayObject* left = matrix(left_object, "the left side is no matrix of f32");
   PyArrayObject* right = matrix(right_object, "the right side is no matrix of f32");
   PyArrayObject* result = matrix(result_object, "the result is no matrix of f32");
-  if (!PyArray_IS_C_CONTIGUOUS(left) || !PyArray_ISALIGNED(left) || !PyArray_ISCARRAY(result)) {
-    raise(PyExc_ValueError, "the left side and the result have to be dense");
+  if (!PyArray_IS_C_CONTIGUOUS(left)) {
+    raise(PyExc_ValueError, "the left side has to be dense");
   }
   const npy_intp rows = PyArray_DIM(left, 0), inner = PyArray_DIM(left, 1), columns = PyArray_DIM(right, 1);
   if (PyArray_DIM(right, 0) != inner || PyArray_DIM(result, 0) != rows || PyArray_DIM(result, 1) != columns) {
@@ -35,10 +35,16 @@ void multiply_arrays(nb::handle left_object, nb::handle right_object, nb::handle
   if (columns > 1 && PyArray_STRIDE(right, 1) != sizeof(float)) {
     raise(PyExc_ValueError, "rows of the right side have to be dense");
   }
-  const Product product{static_cast<const float*>(PyArray_DATA(left)),
+  const bool apart = rows < 2 || PyArray_STRIDE(result, 0) >= columns * static_cast<npy_intp>(sizeof(float));
+  const bool dense = columns < 2 || PyArray_STRIDE(result, 1) == sizeof(float);
+  if (!PyArray_ISBEHAVED(result) || !dense || !apart) {
+    raise(PyExc_ValueError, "rows of the result have to be dense, one behind the other");
+  }
+  const Product product{static_cast<const std::byte*>(PyArray_DATA(left)),
                         static_cast<const std::byte*>(PyArray_DATA(right)),
                         PyArray_STRIDE(right, 0),
                         static_cast<float*>(PyArray_DATA(result)),
+                        PyArray_STRIDE(result, 0) / static_cast<npy_intp>(sizeof(float)),
                         rows,
                         inner,
                         columns};

@@ -28,17 +28,28 @@ struct Sides {
     for (float& number : right) number = draw();
   }
 
-  // As many floats more before and behind it are there to be left alone.
-  std::vector<float> multiplied(const ProductLoops& loops, size_t margin = 64) const {
+  // As many floats more before and behind it are there to be left alone, and some between its rows.
+  std::vector<float> multiplied(const ProductLoops& loops) const {
+    constexpr size_t kMargin = 64, kBetween = 3;
+    const auto high = static_cast<size_t>(rows), wide = static_cast<size_t>(columns);
     std::vector<std::byte> bytes(right.size() * sizeof(float) + shift);
     if (!right.empty()) std::memcpy(bytes.data() + shift, right.data(), right.size() * sizeof(float));
-    std::vector<float> result(static_cast<size_t>(rows * columns) + 2 * margin, kCanary);
+    std::vector<std::byte> factors(left.size() * sizeof(float) + shift);
+    if (!left.empty()) std::memcpy(factors.data() + shift, left.data(), left.size() * sizeof(float));
+    std::vector<float> room(kMargin + high * (wide + kBetween) + kMargin, kCanary), result;
     std::vector<float> panel(kProductDepth * kMostProductColumns);
-    loops.multiply({left.data(), bytes.data() + shift, stride * static_cast<int64_t>(sizeof(float)),
-                    result.data() + margin, rows, inner, columns},
+    loops.multiply({factors.data() + shift, bytes.data() + shift, stride * static_cast<int64_t>(sizeof(float)),
+                    room.data() + kMargin, columns + static_cast<int64_t>(kBetween), rows, inner, columns},
                    panel.data());
-    for (size_t i = 0; i < margin; ++i) CHECK(result[i] == kCanary && result[result.size() - 1 - i] == kCanary);
-    return {result.begin() + static_cast<std::ptrdiff_t>(margin), result.end() - static_cast<std::ptrdiff_t>(margin)};
+    for (size_t i = 0; i < room.size(); ++i) {
+      const size_t place = i - kMargin;
+      if (i >= kMargin && place < high * (wide + kBetween) && place % (wide + kBetween) < wide) {
+        result.push_back(room[i]);
+      } else {
+        CHECK(room[i] == kCanary);
+      }
+    }
+    return result;
   }
 
   int64_t rows, inner, columns, stride;
@@ -81,6 +92,32 @@ TEST(products_are_right_at_the_borders_of_panels_and_at_any_address) {
   }
 }
 
+TEST(a_number_depends_on_its_row_and_column_alone) {
+  const Sides all(20, kProductDepth + 9, 107, 0, 1);
+  std::vector<float> fused;  // plain loops need not fuse multiplying and adding
+  for (const ProductLoops& loops : runnable_product_loops()) {
+    const std::vector<float> whole = all.multiplied(loops);
+    for (const int64_t row : {0, 7, 19}) {
+      Sides one = all;
+      one.rows = 1;
+      one.left.assign(all.left.begin() + row * all.inner, all.left.begin() + (row + 1) * all.inner);
+      const auto begin = whole.begin() + row * all.columns;
+      CHECK(one.multiplied(loops) == std::vector<float>(begin, begin + all.columns));
+    }
+    if (std::strcmp(loops.name, "plain") == 0) continue;
+    CHECK(fused.empty() || fused == whole);
+    fused = whole;
+  }
+}
+
+TEST(one_row_is_right_at_the_borders_of_its_blocks) {
+  for (const ProductLoops& loops : runnable_product_loops()) {
+    for (const int64_t columns : {1, 15, 2047, 2048, 2049, 4099}) {
+      for (const int64_t inner : {1, 3, 4, 5, 8, 11}) check_against_doubles(loops, {1, inner, columns, 2, 3});
+    }
+  }
+}
+
 TEST(what_is_no_number_stays_in_its_row_and_column) {
   for (const ProductLoops& loops : runnable_product_loops()) {
     Sides sides(9, 4, 50, 0, 1);
@@ -97,10 +134,10 @@ TEST(what_is_no_number_stays_in_its_row_and_column) {
 
 TEST(a_product_of_nothing_is_zero) {
   float result[6] = {1, 2, 3, 4, 5, 6};
-  multiply({nullptr, nullptr, 12, result, 2, 0, 3});
+  multiply({nullptr, nullptr, 12, result, 3, 2, 0, 3});
   for (const float number : result) CHECK(number == 0.0F);
   const float right[15] = {};
-  multiply({nullptr, reinterpret_cast<const std::byte*>(right), 12, nullptr, 0, 5, 3});  // there is nothing to write
+  multiply({nullptr, reinterpret_cast<const std::byte*>(right), 12, nullptr, 3, 0, 5, 3});  // there is nothing to write
 }
 
 }  // namespace

@@ -215,8 +215,8 @@ def end_rests() -> None:
     """It rests no more."""
 
 def multiply(left: np.ndarray[Any, Any], right: np.ndarray[Any, Any], result: np.ndarray[Any, Any]) -> None:
-    """result = left @ right: matrices of f32, on this thread. Left and result are dense, and so are rows of the right
-    side, which may begin at any address; ValueError otherwise."""
+    """result = left @ right: matrices of f32, on this thread. The left side is dense, and so are rows of the right side
+    and of the result; ValueError otherwise. Both sides may begin at any address."""
 
 def trim_heap() -> None:
     """Give the system back what was freed. Others wait for that if they allocate: half a millisecond for some MiB."""

@@ -15,6 +15,7 @@ from numpy.lib.stride_tricks import as_strided
 
 from tierup.ir.graph import Attrs, Node
 from tierup.ir.types import Array
+from tierup.reference.products import multiply_matrices
 from tierup.reference.windows import Index, Slide, in_compute_dtype, slides, taps, transposed_slides
 
 _COLUMN_BYTES = 4 << 20  # columns made at once: large enough for the matrix product, small enough for a cache
@@ -55,7 +56,7 @@ def _pointwise(x: Array, w: Array, axes: Sequence[Slide], group: int) -> Array:
     every: Index = (..., *(slice(None, None, a.stride) for a in axes))
     x = x[every]
     x = x.reshape(x.shape[0], group, w.shape[1], prod(out))
-    y: Array = np.matmul(w.reshape(group, w.shape[0] // group, w.shape[1]), x)
+    y: Array = multiply_matrices(w.reshape(group, w.shape[0] // group, w.shape[1]), x)
     return y.reshape(x.shape[0], w.shape[0], *out)
 
 
@@ -95,7 +96,7 @@ def _by_columns(x: Array, w: Array, axes: Sequence[Slide], group: int) -> Array:
             columns = np.moveaxis(patches[start:stop], 0, w.ndim - 1).reshape(
                 group, weight.shape[2], (stop - start) * row
             )
-            np.matmul(weight, columns, out=result[..., start * row : stop * row])
+            multiply_matrices(weight, columns, out=result[..., start * row : stop * row])
     return y.reshape(x.shape[0], w.shape[0], *out)
 
 
@@ -137,10 +138,10 @@ def _conv_transpose(attrs: Attrs, x: Array, w: Array, b: Array | None) -> Array:
     y = np.zeros((x.shape[0], group * w.shape[1], *(a.size for a in axes)), x.dtype)
     offsets = list(product(*(list(taps(a)) for a in axes)))
     for image, result in zip(x, y, strict=True):
-        parts = np.matmul(weight, image.reshape(group, weight.shape[2], prod(x.shape[2:])))
+        parts = multiply_matrices(weight, image.reshape(group, weight.shape[2], prod(x.shape[2:])))
         parts = parts.reshape(group * w.shape[1], *w.shape[2:], *x.shape[2:])
         for offset in offsets:
-            source = (slice(None), *(t for t, _, _ in offset), *(i for _, i, _ in offset))
+            source: Index = (slice(None), *(t for t, _, _ in offset), *(i for _, i, _ in offset))
             result[(slice(None), *(o for _, _, o in offset))] += parts[source]
     return _add_bias(y, b)
 
@@ -181,7 +182,7 @@ def _deform_conv(attrs: Attrs, x: Array, w: Array, offset: Array, b: Array | Non
         columns = _sampled(image.reshape(parts, x.shape[1] // parts, prod(x.shape[2:])), places, axes)
         if factors is not None:
             columns *= factors[n]
-        np.matmul(weight, columns.reshape(group, weight.shape[2], prod(out)), out=y[n])
+        multiply_matrices(weight, columns.reshape(group, weight.shape[2], prod(out)), out=y[n])
     return _add_bias(y.reshape(x.shape[0], w.shape[0], *out), b)
 
 

@@ -1,5 +1,4 @@
-"""Matrix products in NumPy, or in native code where a right side is large. Types narrower than f32 are multiplied in
-f32 and rounded once."""
+"""Matrix products. Types narrower than f32 are multiplied in f32 and rounded once."""
 
 from __future__ import annotations
 
@@ -7,13 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from tierup import _native
 from tierup.ir.graph import Node
 from tierup.ir.ops.matrix import parse_einsum
 from tierup.ir.types import Array
+from tierup.reference.products import multiply_matrices
 
 _EXACT = 1 << 53  # integers up to here are exact in f64, whose products run in BLAS; NumPy's integer ones do not
-_LARGE_BYTES = 1 << 20  # of a right side: it is likely to be a weight, and to be read from memory
 
 
 def work_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
@@ -27,23 +25,7 @@ def matmul(a: Array, b: Array) -> Array:
     if a.dtype.kind in "iu":
         return integer_matmul(a, b).astype(a.dtype, copy=False)
     work = work_dtype(a.dtype)
-    return _product(a.astype(work, copy=False), b.astype(work, copy=False)).astype(a.dtype, copy=False)
-
-
-def _product(a: Array, b: Array) -> Array:
-    """`np.matmul`, which copies the whole of a matrix that begins between two borders of its type, as those of a mapped
-    file may. Large ones of f32 are read once, where they lie."""
-    if not _multiplies(a, b):
-        return np.asarray(np.matmul(a, b))
-    result = np.empty((*a.shape[:-1], b.shape[1]), np.float32)
-    _native.multiply(np.ascontiguousarray(a).reshape(-1, b.shape[0]), b, result.reshape(-1, b.shape[1]))
-    return result
-
-
-def _multiplies(a: Array, b: Array) -> bool:
-    """Whether it is a large right side whose rows are dense."""
-    large = b.ndim == 2 and b.nbytes > _LARGE_BYTES and b.strides[1] == b.itemsize
-    return large and a.ndim >= 2 and a.shape[-1] == b.shape[0] and a.dtype == b.dtype == np.float32
+    return multiply_matrices(a.astype(work, copy=False), b.astype(work, copy=False)).astype(a.dtype, copy=False)
 
 
 def integer_matmul(a: Array, b: Array) -> Array:

@@ -4,13 +4,26 @@
 
 #if defined(__linux__)
 #include <sys/mman.h>
+#include <time.h>
 
 #include <cstring>
+
+#include "park.hpp"
+#include "threads.hpp"
 #endif
 
 namespace tierup {
 
 #if defined(__linux__)
+namespace {
+
+double core_s() noexcept {
+  timespec used{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
+  return static_cast<double>(used.tv_sec) + static_cast<double>(used.tv_nsec) * 1e-9;
+}
+
+}  // namespace
 
 HugePages::HugePages(size_t pages) noexcept {
   const size_t wanted = pages * kBytes, mapped = wanted + kBytes;
@@ -26,26 +39,49 @@ HugePages::HugePages(size_t pages) noexcept {
   next_ = end_ = 0;
 }
 
-HugePages::~HugePages() {
+void HugePages::give_back() noexcept {
+  if (filler_.joinable()) {
+    stop_ = true;
+    asked_.fetch_add(1);
+    unpark_all(asked_);
+    filler_.join();
+  }
   if (next_ != end_) munmap(reinterpret_cast<void*>(next_), end_ - next_);
+  next_ = end_;
 }
 
 int HugePages::take_place_of(uintptr_t address) noexcept {
   if (next_ == end_) return ENOMEM;
   if (address % kBytes != 0) return EINVAL;
+  if (!filler_.joinable()) filler_ = start_thread([this] { fill(); });
+  if (!filler_.joinable()) return EAGAIN;
   void *const place = reinterpret_cast<void*>(address), *const page = reinterpret_cast<void*>(next_);
-  std::memcpy(page, place, kBytes);
+  place_ = place;
+  const uint32_t before = filled_.load();
+  asked_.fetch_add(1);
+  unpark_all(asked_);
+  park(filled_, before);
   // Whoever reads there meanwhile waits for the map, some microseconds, and then finds the page.
   if (mremap(page, kBytes, kBytes, MREMAP_MAYMOVE | MREMAP_FIXED, place) == MAP_FAILED) return errno;
   next_ += kBytes;
   return 0;
 }
 
+void HugePages::fill() noexcept {
+  step_back();
+  for (uint32_t asked = 0;; filled_.fetch_add(1), unpark_all(filled_)) {
+    park(asked_, asked++);
+    if (stop_) return;
+    std::memcpy(reinterpret_cast<void*>(next_), place_, kBytes);
+    filling_s_ = core_s();
+  }
+}
+
 #else
 
 HugePages::HugePages(size_t) noexcept {}
 
-HugePages::~HugePages() = default;
+void HugePages::give_back() noexcept {}
 
 int HugePages::take_place_of(uintptr_t) noexcept { return ENOSYS; }
 

@@ -50,7 +50,9 @@ NB_MODULE(_native, module) {
   nb::class_<tierup::HugePages>(module, "HugePages")
       .def(nb::init<size_t>(), nb::arg("pages"))
       .def("take_place_of", &tierup::HugePages::take_place_of, nb::arg("address"),
-           nb::call_guard<tierup::WithoutGil>());
+           nb::call_guard<tierup::WithoutGil>())
+      .def("give_back", &tierup::HugePages::give_back, nb::call_guard<tierup::WithoutGil>())
+      .def_prop_ro("filling_s", &tierup::HugePages::filling_s);
   module.def("begin_rests", &tierup::begin_rests, nb::arg("least_share"));
   module.def("end_rests", &tierup::end_rests);
   tierup::bind_code(module);

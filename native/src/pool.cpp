@@ -1,13 +1,12 @@
 #include "pool.hpp"
 
 #include <pthread.h>
-#include <signal.h>
 
 #include <algorithm>
-#include <system_error>
 
 #include "fp_control.hpp"
 #include "park.hpp"
+#include "threads.hpp"
 
 namespace tierup {
 namespace {
@@ -43,7 +42,10 @@ int64_t end_of(uint64_t share) { return static_cast<int64_t>(share & 0xFFFF); }
 
 }  // namespace
 
-Pool::Pool(int threads) : threads_(std::max(threads, 1)), shares_(static_cast<size_t>(threads_)) {}
+Pool::Pool(int threads)
+    : threads_(std::max(threads, 1)),
+      workers_(static_cast<size_t>(threads_ - 1)),
+      shares_(static_cast<size_t>(threads_)) {}
 
 uint32_t Pool::count_pieces(int64_t range, int64_t grain) const {
   const int64_t most = threads_ == 1 ? 1 : std::min(threads_ * kPiecesPerThread, kMostPieces);
@@ -187,16 +189,10 @@ void Pool::work(int thread) noexcept {
 // A thread that cannot be started is a thread less, not an error: the caller runs what nobody claims.
 void Pool::start_workers() noexcept {
   started_ = true;
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);  // signals belong to the threads of the host
-  try {
-    workers_.reserve(static_cast<size_t>(threads_ - 1));
-    for (int thread = 1; thread < threads_; ++thread) workers_.emplace_back([this, thread] { work(thread); });
-  } catch (const std::system_error&) {
-  } catch (const std::bad_alloc&) {
+  for (std::thread& worker : workers_) {
+    const int thread = static_cast<int>(&worker - workers_.data()) + 1;
+    worker = start_thread([this, thread] { work(thread); });
   }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 void Pool::hold() noexcept {
@@ -208,8 +204,9 @@ void Pool::shutdown() noexcept {
   hold();
   epoch_.fetch_add(1);
   unpark_all(epoch_);
-  for (std::thread& worker : workers_) worker.join();
-  workers_.clear();
+  for (std::thread& worker : workers_) {
+    if (worker.joinable()) worker.join();
+  }
   // busy_ stays taken: whoever still holds this pool runs inline from now on.
 }
 

@@ -53,7 +53,11 @@ TEST(huge_pages_have_what_small_ones_held_while_others_read) {
     } while (!moved);
   });
   HugePages pages(kPages);
-  for (size_t i = 0; i < kPages; ++i) CHECK(pages.take_place_of(memory.address() + i * kPage) == 0);
+  for (size_t i = 0; i < kPages; ++i) {
+    const double before_s = pages.filling_s();
+    CHECK(pages.take_place_of(memory.address() + i * kPage) == 0);
+    CHECK(pages.filling_s() > before_s);
+  }
   moved = true;
   reader.join();
   CHECK(whole);
@@ -76,6 +80,9 @@ TEST(pages_that_were_not_needed_go_back) {
   for (int i = 0; i < 1000; ++i) HugePages pages(1 << 16);  // 128 GiB each
   HugePages pages(2);
   CHECK(pages.take_place_of(memory.address()) == 0);
+  pages.give_back();
+  CHECK(pages.take_place_of(memory.address()) == ENOMEM);
+  pages.give_back();
   CHECK(memory.is_whole());
 }
 

@@ -226,8 +226,15 @@ class HugePages:
 
     def __init__(self, pages: int) -> None: ...
     def take_place_of(self, address: int) -> int:
-        """Put the next page in the place of what lies from an address on, with what that holds. 0, or the number of
-        what is wrong. Others may read there all the time; nobody may write."""
+        """Put the next page in the place of what lies from an address on, with what that holds, once a thread in idle
+        time has filled it. 0, or the number of what is wrong. Others may read there all the time; nobody may write."""
+
+    def give_back(self) -> None:
+        """What is left goes back to the system. Waits for the thread that fills pages, which has idle time only."""
+
+    @property
+    def filling_s(self) -> float:
+        """Seconds of a core that filling took so far."""
 
 def machine_fma_gflops(cpus: list[int]) -> tuple[float, float]:
     """The f32 FMA peak of one thread on each CPU, and the share of the cores it got."""

@@ -50,12 +50,18 @@ def test_weights_are_packed_whatever_pages_there_are(
 class Pages:
     """Notes what huge pages would be put in the place of, and says this of it."""
 
+    filling_s = 0.0
+    given_back = False
+
     def __init__(self, taken: list[int], answer: int) -> None:
         self._taken, self._answer = taken, answer
 
     def take_place_of(self, address: int) -> int:
         self._taken.append(address)
         return self._answer
+
+    def give_back(self) -> None:
+        self.given_back = True
 
 
 def huge_bytes(array: Array) -> int:
@@ -110,16 +116,19 @@ def test_memory_that_nobody_has_any_more_is_left_alone(monkeypatch: pytest.Monke
 @JOINS
 def test_what_cannot_be_joined_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     joined: list[int] = []
-    monkeypatch.setattr(pages._native, "HugePages", lambda pages: Pages(joined, 12))
+    aside = Pages(joined, 12)
+    monkeypatch.setattr(pages._native, "HugePages", lambda pages: aside)
     packed = aligned_empty((3 * HUGE_BYTES,), np.dtype(np.uint8))
     (region,) = small_pages([packed])
     assert list(region.join()) == []
     assert len(joined) == 1
+    assert aside.given_back
     assert small_pages([packed]) == []
 
 
 @JOINS
-def test_who_joins_has_idle_time_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_joins_may_hold_locks_and_so_does_not_step_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread in idle time that had Python's lock let a call wait for 1.3 s while others used both cores."""
     seen: list[tuple[int, int]] = []
 
     class Looks(Pages):
@@ -133,8 +142,26 @@ def test_who_joins_has_idle_time_only(monkeypatch: pytest.MonkeyPatch) -> None:
     packed = pack_panels(MATRIX, 44)
     joiner.add([packed])
     assert joiner.wait(60)
-    assert set(seen) == {(19, os.SCHED_IDLE)}
-    assert os.getpriority(os.PRIO_PROCESS, 0) == before
+    assert set(seen) == {(before, os.sched_getscheduler(0))}
+
+
+@JOINS
+def test_who_joins_rests_for_fifteen_times_what_filling_took(monkeypatch: pytest.MonkeyPatch) -> None:
+    rests: list[float] = []
+    monkeypatch.setattr(Joiner, "_rest", lambda joiner, seconds: rests.append(seconds))
+    filled = iter((0.25, 1.0, 1.125))
+
+    class Takes(Pages):
+        def take_place_of(self, address: int) -> int:
+            self.filling_s = next(filled)
+            return super().take_place_of(address)
+
+    monkeypatch.setattr(pages._native, "HugePages", lambda pages: Takes([], 0))
+    joiner = Joiner()
+    packed = aligned_empty((3 * HUGE_BYTES,), np.dtype(np.uint8))
+    joiner.add([packed])
+    assert joiner.wait(60)
+    assert rests == [15 * 0.25, 15 * 0.75, 15 * 0.125]
 
 
 def test_other_memory_is_never_joined(tmp_path: Path) -> None:

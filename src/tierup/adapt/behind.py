@@ -1,4 +1,4 @@
-"""Threads and processes of ours that work behind calls.
+"""Threads of ours that work behind calls.
 
 A call gives Python's lock away while kernels run, and needs it back to hand out its answer. Whoever has taken it
 meanwhile keeps it for as long as Python lets threads wait, 5 ms: longer than most calls take. While a thread of ours is
@@ -11,18 +11,8 @@ import os
 import sys
 import threading
 from collections.abc import Callable
-from contextlib import suppress
-
-from tierup.adapt.start import IDLE_NICENESS
 
 TURN_S = 0.0005
-
-
-def step_back(thread: int) -> None:
-    """Let a thread run only where nobody else wants to, from now on; OSError if it has ended. On Linux."""
-    os.setpriority(os.PRIO_PROCESS, thread, IDLE_NICENESS)
-    with suppress(OSError):  # some containers forbid it; niceness is most of it
-        os.sched_setscheduler(thread, os.SCHED_IDLE, os.sched_param(0))
 
 
 def start_behind(work: Callable[[], None], name: str) -> None:

@@ -1,7 +1,7 @@
 """The thread that joins the small pages of packed weights to huge ones, once they answer calls: see `runtime/pages.py`.
 
-It takes some milliseconds for each, so it has idle time only, and rests in between, unless somebody waits until nothing
-is left to do. (At the same priority as calls, each cost the call beside it some 10 ms.)
+Filling one takes some milliseconds, so that has idle time only, with rests in between, unless somebody waits until
+nothing is left to do. (At the same priority as calls, each cost the call beside it some 10 ms.)
 """
 
 from __future__ import annotations
@@ -11,10 +11,9 @@ import threading
 from collections import deque
 from collections.abc import Iterable
 from contextlib import contextmanager
-from time import thread_time
 from typing import TYPE_CHECKING
 
-from tierup.adapt.behind import start_behind, step_back
+from tierup.adapt.behind import start_behind
 from tierup.runtime.pages import Region, small_pages
 
 if TYPE_CHECKING:
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
     from tierup.ir.types import Array
 
-_REST = 15.0  # times what joining took of a core
+_REST = 15.0  # times what filling took of a core
 
 
 class Joiner:
@@ -66,12 +65,9 @@ class Joiner:
             self._changed.notify_all()
 
     def _work(self) -> None:
-        step_back(threading.get_native_id())
         while (region := self._next()) is not None:
-            began_s = thread_time()
-            for _ in region.join():
-                self._rest(_REST * (thread_time() - began_s))
-                began_s = thread_time()
+            for taken_s in region.join():
+                self._rest(_REST * taken_s)
 
     def _next(self) -> Region | None:
         with self._changed:

@@ -13,9 +13,9 @@ from contextlib import suppress
 
 from msgspec import Struct
 
-from tierup.adapt.behind import step_back
 from tierup.adapt.deadline import Deadline, core_s
 from tierup.adapt.messages import REPLIES, Inbox, Job, Ready, Reply, Request, Spent, fits, pack
+from tierup.adapt.start import IDLE_NICENESS
 from tierup.store.versions import emitter_version
 
 # A worker that had stepped back when its job came to press is left at it if it gets so much of a core; it takes so long
@@ -88,7 +88,9 @@ class Worker:
         self.stepped_back = True
         with suppress(OSError):  # it may have ended
             for thread in map(int, os.listdir(f"/proc/{self.process.pid}/task")):
-                step_back(thread)
+                os.setpriority(os.PRIO_PROCESS, thread, IDLE_NICENESS)
+                with suppress(OSError):  # some containers forbid it; niceness is most of it
+                    os.sched_setscheduler(thread, os.SCHED_IDLE, os.sched_param(0))
 
     def starves(self) -> bool:
         """Whether it has stepped back and hardly gets on with its job, since others want all cores."""

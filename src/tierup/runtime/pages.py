@@ -49,21 +49,25 @@ class Region:
         self._address = array.ctypes.data
         self._pages = array.nbytes // HUGE_BYTES  # what does not fill one at the end stays in small ones
 
-    def join(self) -> Iterator[None]:
-        """Join its pages, one huge one at a time; ends when that does not work, or nobody has the memory any more.
-        Calls may read there meanwhile; nobody may write."""
+    def join(self) -> Iterator[float]:
+        """Join its pages, one huge one at a time; yields the seconds of a core that it took. Ends when that does not
+        work, or nobody has the memory any more. Calls may read there meanwhile; nobody may write."""
         memory = self._memory()
         if memory is None or memory.joined:
             return
         memory.joined = True
         del memory
-        pages = _native.HugePages(self._pages)
-        for page in range(self._pages):
-            memory = self._memory()  # which stays as long as it is needed
-            if memory is None or pages.take_place_of(self._address + page * HUGE_BYTES) != 0:
-                return
-            del memory
-            yield
+        pages, before_s = _native.HugePages(self._pages), 0.0
+        try:
+            for page in range(self._pages):
+                memory = self._memory()  # which stays as long as it is needed
+                if memory is None or pages.take_place_of(self._address + page * HUGE_BYTES) != 0:
+                    return
+                del memory
+                yield pages.filling_s - before_s
+                before_s = pages.filling_s
+        finally:
+            pages.give_back()
 
 
 def small_pages(arrays: Iterable[Array]) -> list[Region]:

@@ -11,7 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import TensorProto, numpy_helper
+from tests.security.models import model, node, value
 
+import tierup
+from tierup.adapt import joining
 from tierup.adapt.joining import Joiner
 from tierup.ir.types import Array
 from tierup.runtime import pages
@@ -175,3 +179,17 @@ def test_other_memory_is_never_joined(tmp_path: Path) -> None:
         joiner.add(arrays)
         assert joiner.wait(0)  # nothing to do, and no thread for that
         del view, arrays
+
+
+def test_a_model_has_packed_weights_joined_and_not_its_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call reads some rows of a table, and as fast in small pages: calls would be slow meanwhile for nothing."""
+    added: list[Array] = []
+    monkeypatch.setattr(joining.JOINER, "add", added.extend)
+    table = numpy_helper.from_array(np.ones((8192, 70), np.float32), "table")
+    right = numpy_helper.from_array(np.ones((70, 8192), np.float32), "right")
+    nodes = [node("Gather", ["table", "ids"], ["rows"]), node("MatMul", ["rows", "right"], ["y"])]
+    ids, y = value("ids", ["n"], TensorProto.INT64), value("y", ["n", 8192])
+    with tierup.load(model(nodes, [ids], [y], [table, right]), config=tierup.Config(force_tier=1)) as compiled:
+        assert compiled(ids=[1, 2])["y"].max() == 70
+        assert compiled.report().to_dict()["counters"]["fallback_nodes"] == 0
+    assert [array.ndim for array in added] == [3]  # the panels of `right`

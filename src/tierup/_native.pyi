@@ -207,7 +207,8 @@ def let_pool_go() -> None:
     """The end of `hold_pool`."""
 
 def begin_rests(least_share: float) -> None:
-    """From now on this thread rests for 0.1 ms after every 2 ms of a core, unless it got less than this share of one.
+    """From now on this thread rests for 0.1 ms after every 2 ms of a core, or every 0.5 ms where it lately waited for
+    one, unless it got less than this share of a core.
 
     So that a process at idle priority gets no more than idle time."""
 

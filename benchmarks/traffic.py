@@ -11,7 +11,7 @@ from tierup.bench.traffic import parse_traffic
 from tierup.cli.bench import TRAFFIC_CALLS, Inputs
 
 TRAFFIC = "ids=1,8..128"
-CASES = {"bert_mini": (3, TRAFFIC_CALLS), "bert_base": (1, TRAFFIC_CALLS)}  # runs, each of some minutes, and calls
+CASES = {"bert_mini": (3, TRAFFIC_CALLS), "bert_base": (2, TRAFFIC_CALLS)}  # runs, each of some minutes, and calls
 CACHES: tuple[Cache, ...] = ("warm", "empty")
 
 

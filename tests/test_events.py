@@ -6,6 +6,7 @@ import json
 import logging
 import threading
 
+import msgspec
 import pytest
 
 from tierup.events import Built, Compared, Events, Quarantined, Refused, RolledBack, Swapped, Tried
@@ -25,13 +26,21 @@ def test_the_oldest_events_go_and_are_counted() -> None:
     assert len(events.since(0)[0]) == 3
 
 
+def test_a_gain_is_never_said_to_be_more_than_all() -> None:
+    """Noise is a factor: two pairs that differ as much as 1 and 8 are no 93% ± 103%."""
+    text = str(msgspec.structs.replace(COMPARED, gain=0.931, margin=1.028, pairs=2))
+    assert "+93.1% saved (+80.7 to +97.5%), 2 pairs" in text
+    assert "-50.0% saved (-65.8 to -35.7%)" in str(msgspec.structs.replace(COMPARED, gain=-0.5, margin=0.1))
+
+
 def test_events_are_plain_data_with_a_sentence() -> None:
     events = Events()
     events.calls = lambda: 7
     events.add(Tried(True, (COMPARED,), 1.5))
     record = events.all()[0].to_dict()
     assert (record["event"], record["calls"], record["better"]) == ("tried", 7, True)
-    assert record["text"] == "tried in 1.50 s, faster: 1×8 (): 200 µs to 100 µs, +50.0% saved ± 4.0%, 12 pairs"
+    measured = "1×8 (): 200 µs to 100 µs, +50.0% saved (+48.0 to +52.0%), 12 pairs"
+    assert record["text"] == f"tried in 1.50 s, faster: {measured}"
     json.dumps(record)
 
 

@@ -6,6 +6,7 @@ the command line and pages read this stream and nothing else. It is bounded: the
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import deque
@@ -96,8 +97,8 @@ class Proved(msgspec.Struct, frozen=True, tag="proved"):
 
 
 class Compared(msgspec.Struct, frozen=True, tag="compared"):
-    """One signature in a trial: medians of both, the share of time that is saved, and what noise could feign. `alone`:
-    while another call had the pool of threads."""
+    """One signature in a trial: medians of both, the share of time that is saved, and what noise could feign of its
+    logarithm. `alone`: while another call had the pool of threads."""
 
     signature: Shapes
     pairs: int
@@ -109,9 +110,10 @@ class Compared(msgspec.Struct, frozen=True, tag="compared"):
 
     def __str__(self) -> str:
         where = " on one thread" if self.alone else ""
+        least, most = (1 - (1 - self.gain) * math.exp(noise) for noise in (self.margin, -self.margin))
         return (
             f"{_shape_text(self.signature)}{where}: {micros(self.incumbent_us)} to {micros(self.candidate_us)}, "
-            f"{100 * self.gain:+.1f}% saved ± {100 * self.margin:.1f}%, {self.pairs} pairs"
+            f"{100 * self.gain:+.1f}% saved ({100 * least:+.1f} to {100 * most:+.1f}%), {self.pairs} pairs"
         )
 
 

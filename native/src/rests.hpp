@@ -10,7 +10,8 @@
 namespace tierup {
 
 // From now on this thread rests for 0.1 ms after every 2 ms of a core that it got, or every 0.5 ms where it lately waited
-// for one, unless it got less than this share of a core since. One thread of a process at a time; where it cannot be had, nothing happens.
+// for one, unless it got less than this share of a core since. One thread of a process at a time; where it cannot be
+// had, nothing happens.
 void begin_rests(double least_share) noexcept;
 
 void end_rests() noexcept;

@@ -41,7 +41,8 @@ def compared(monkeypatch: pytest.MonkeyPatch) -> Callable[[Iterator[float], bool
     ) -> Compared:
         call = CallRecord(((1,),), records_of({"x": np.zeros(1, np.float32)}) or (), live_s)
         entry: Any = None  # it says how inputs are drawn, which are given here
-        return contest._compare(entry, call, runner(incumbent), runner(repeat(MS)), 0.1, single, far, first_s)
+        answers = runner(incumbent)
+        return contest._compare(entry, call, lambda feeds: answers, runner(repeat(MS)), 0.1, single, far, first_s)
 
     return compare
 
@@ -88,6 +89,20 @@ def test_first_calls_do_not_tell_kernels_from_kernels(compared: Callable[[Iterat
     assert said(found) == "same"
     assert found.pairs >= 3
     assert said(compared(repeat(2 * MS), False)) == "better"
+
+
+def test_what_it_takes_to_make_the_baseline_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels of 2.5 ms won against a baseline of 0.1: other signatures had said so, and one call was to be enough."""
+    called: list[Any] = []
+    monkeypatch.setattr("tierup.plan.baseline.baseline", lambda graph: called.append("made"))
+    monkeypatch.setattr(contest, "executable", lambda plan, weights: None)
+    monkeypatch.setattr(contest, "_runner", lambda about, program: called.append)
+    origin: Any = SimpleNamespace(imported=lambda: SimpleNamespace(graph=None, weights=None))
+    about: Any = None
+    incumbent = contest._baseline(about, origin)
+    assert called == []
+    assert incumbent({"x": 1}) is incumbent({"x": 2})
+    assert called == ["made", {"x": 1}]
 
 
 @pytest.mark.parametrize(("step", "every"), [(StepCode.BRANCH_DIM, False), (StepCode.BRANCH, True)])

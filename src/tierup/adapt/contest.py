@@ -13,7 +13,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Sequence
-from functools import cache, partial
+from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -60,6 +60,8 @@ _FAR, _FAR_LONG, _LONG_S = 2.0, 1.5, 0.1
 _SHORT_S = 0.01
 
 Feeds = dict[str, Any]
+Run = Callable[[Feeds], Any]
+Incumbent = Callable[[Feeds], Run]  # what answers now, for a trial on these inputs
 
 
 def try_plan(job: TryPlan) -> TriedPlan | Failure:
@@ -72,14 +74,13 @@ def try_plan(job: TryPlan) -> TriedPlan | Failure:
     most_bytes = _most_bytes(entry, job.threads)
     warm = restore(plans.open(source, entry), origin, config, most_bytes=most_bytes)
     if job.incumbent is None:
-        incumbent = _baseline_runner(entry.about, origin)
+        incumbent = _baseline(entry.about, origin)
     else:
         found = plans.find(source, job.parts)
         if found is None or found.record.plan.aim != job.incumbent:
             return Failure("the plan that answers now is not in the cache")
-        incumbent = _runner(
-            entry.about, restore(found, origin, config, warm.serving.constants, most_bytes=most_bytes).program
-        )
+        before = restore(found, origin, config, warm.serving.constants, most_bytes=most_bytes)
+        incumbent = _kernels(entry.about, before.program)
     runners = incumbent, _runner(entry.about, warm.program)
     budget_s = job.budget_s / max(1, len(job.calls) * len(job.ways))
     calls = [call if call.signature is not None else _any_call(origin) for call in job.calls]
@@ -113,7 +114,7 @@ class _Fails(Exception):
 
 
 def _answered(
-    entry: EntryRecord, warm: Warm, candidate: Callable[[Feeds], Any], calls: Sequence[CallRecord]
+    entry: EntryRecord, warm: Warm, candidate: Run, calls: Sequence[CallRecord]
 ) -> tuple[list[float], tuple[Signature, ...]]:
     """Each call once, also what goes wrong does so here: how long it took the candidate, and the signatures of those
     that break what it assumes of sizes, so that the baseline has to answer. Sampled calls were answered before: what
@@ -139,7 +140,7 @@ def _import(path: str, stamp: tuple[int, ...]) -> Imported:
     return LAST_IMPORT.get(path, stamp)
 
 
-def _runner(about: AboutRecord, program: _native.Program) -> Callable[[Feeds], Any]:
+def _runner(about: AboutRecord, program: _native.Program) -> Run:
     inputs = [Input(v.name, type_of(v.type), v.shape, v.onnx_type, v.required) for v in about.inputs]
     outputs = [Output(v.name, type_of(v.type), v.shape, v.onnx_type) for v in about.outputs]
     runner = _native.Runner(native_inputs(inputs), [output.name for output in outputs])
@@ -147,19 +148,26 @@ def _runner(about: AboutRecord, program: _native.Program) -> Callable[[Feeds], A
     return runner.call_dict
 
 
-def _baseline_runner(about: AboutRecord, origin: Origin) -> Callable[[Feeds], Any]:
-    """The baseline, which is made when it is first called: mostly it is known what its calls take."""
+def _baseline(about: AboutRecord, origin: Origin) -> Incumbent:
+    """Made when it is first needed, which it rarely is: mostly live calls have shown what it takes. It is called once
+    then, since the first call of a program takes longer."""
     from tierup.plan.baseline import baseline
 
-    @cache
-    def runner() -> Callable[[Feeds], Any]:
-        imported = origin.imported()
-        return _runner(about, executable(baseline(imported.graph), imported.weights))
+    made: list[Run] = []
 
-    def run(feeds: Feeds) -> Any:
-        return runner()(feeds)
+    def incumbent(feeds: Feeds) -> Run:
+        if not made:
+            imported = origin.imported()
+            made.append(_runner(about, executable(baseline(imported.graph), imported.weights)))
+            made[0](feeds)
+        return made[0]
 
-    return run
+    return incumbent
+
+
+def _kernels(about: AboutRecord, program: _native.Program) -> Incumbent:
+    run = _runner(about, program)
+    return lambda feeds: run
 
 
 def _compare_on(alone: bool, *arguments: Any) -> Compared:
@@ -176,8 +184,8 @@ def _compare_on(alone: bool, *arguments: Any) -> Compared:
 def _compare(
     entry: EntryRecord,
     call: CallRecord,
-    incumbent: Callable[[Feeds], Any],
-    candidate: Callable[[Feeds], Any],
+    incumbent: Incumbent,
+    candidate: Run,
     budget_s: float,
     single: bool,
     far: bool = False,
@@ -197,22 +205,28 @@ def _compare(
         if not is_far(pairs, times):  # the first call of a program takes longer
             pairs = [(call.live_s, _one_call(candidate, sets)) for _ in range(turns)]
     if not (pairs and is_far(pairs, times)):
-        pairs = [_pair(turn, incumbent, candidate, sets, _one_call) for turn in range(turns)]
-    if not decided(pairs) and not (pairs and is_far(pairs, times)):
-        pairs = []
-        sets += [] if call.inputs else [_drawn(entry, call, seed) for seed in range(1, _SETS)]
-        for feeds in sets:
-            candidate(feeds)
-            if not single:
-                incumbent(feeds)
-        began_s = time.monotonic()
-        while len(pairs) < _MOST_PAIRS and not decided(pairs):
-            if len(pairs) >= _LEAST_PAIRS and _is_over(pairs, time.monotonic() - began_s, budget_s):
-                break
-            pairs.append(_pair(len(pairs), incumbent, candidate, sets, _block))
+        answers = incumbent(sets[0])
+        pairs = [_pair(turn, answers, candidate, sets, _one_call) for turn in range(turns)]
+        if not decided(pairs) and not (pairs and is_far(pairs, times)):
+            sets += [] if call.inputs else [_drawn(entry, call, seed) for seed in range(1, _SETS)]
+            for feeds in sets:
+                candidate(feeds)
+                if not single:
+                    answers(feeds)
+            pairs = _blocks(answers, candidate, sets, budget_s)
     gain, margin = log_gain(pairs)
     before, after = (1e6 * median(times) for times in zip(*pairs, strict=True))
     return Compared(call.signature or (), len(pairs), before, after, saved(gain), margin)
+
+
+def _blocks(incumbent: Run, candidate: Run, sets: list[Feeds], budget_s: float) -> list[tuple[float, float]]:
+    pairs: list[tuple[float, float]] = []
+    began_s = time.monotonic()
+    while len(pairs) < _MOST_PAIRS and not decided(pairs):
+        if len(pairs) >= _LEAST_PAIRS and _is_over(pairs, time.monotonic() - began_s, budget_s):
+            break
+        pairs.append(_pair(len(pairs), incumbent, candidate, sets, _block))
+    return pairs
 
 
 def _is_over(pairs: list[tuple[float, float]], spent_s: float, budget_s: float) -> bool:
@@ -222,10 +236,10 @@ def _is_over(pairs: list[tuple[float, float]], spent_s: float, budget_s: float) 
 
 def _pair(
     turn: int,
-    incumbent: Callable[[Feeds], Any],
-    candidate: Callable[[Feeds], Any],
+    incumbent: Run,
+    candidate: Run,
     sets: list[Feeds],
-    seconds: Callable[[Callable[[Feeds], Any], list[Feeds]], float],
+    seconds: Callable[[Run, list[Feeds]], float],
 ) -> tuple[float, float]:
     """Times of both, one after the other; who is first changes with the turn."""
     if turn % 2:
@@ -235,13 +249,13 @@ def _pair(
     return old, seconds(candidate, sets)
 
 
-def _one_call(run: Callable[[Feeds], Any], sets: list[Feeds]) -> float:
+def _one_call(run: Run, sets: list[Feeds]) -> float:
     begin = time.perf_counter()
     run(sets[0])
     return time.perf_counter() - begin
 
 
-def _block(run: Callable[[Feeds], Any], sets: list[Feeds]) -> float:
+def _block(run: Run, sets: list[Feeds]) -> float:
     """The fastest call of a block."""
     fastest, spent, calls = math.inf, 0.0, 0
     while spent < _BLOCK_S or any(calls < least and fastest < long_s for least, long_s in _BLOCK_CALLS):

@@ -17,6 +17,19 @@ namespace tierup {
 #if defined(__linux__)
 namespace {
 
+// A map that could not be changed for want of memory may have lost the old page already; what it held still lies aside.
+int put_back(void* place, const void* page) noexcept {
+  const int error = errno;
+  constexpr int kHere = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE;
+  void* const room = mmap(place, HugePages::kBytes, PROT_READ | PROT_WRITE, kHere, -1, 0);
+  if (room == place) {
+    std::memcpy(place, page, HugePages::kBytes);
+  } else if (room != MAP_FAILED) {
+    munmap(room, HugePages::kBytes);  // Linux before 4.17 takes the address for a wish
+  }
+  return error;
+}
+
 double core_s() noexcept {
   timespec used{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
@@ -62,7 +75,7 @@ int HugePages::take_place_of(uintptr_t address) noexcept {
   unpark_all(asked_);
   park(filled_, before);
   // Whoever reads there meanwhile waits for the map, some microseconds, and then finds the page.
-  if (mremap(page, kBytes, kBytes, MREMAP_MAYMOVE | MREMAP_FIXED, place) == MAP_FAILED) return errno;
+  if (mremap(page, kBytes, kBytes, MREMAP_MAYMOVE | MREMAP_FIXED, place) == MAP_FAILED) return put_back(place, page);
   next_ += kBytes;
   return 0;
 }

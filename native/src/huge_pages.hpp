@@ -2,7 +2,7 @@
 //
 // The kernel's own way (MADV_COLLAPSE) holds the page away from all readers while it finds and fills the new one, 5 ms
 // where a host has to back it first. Here a page is found and filled aside, and put in place by changing the map. A
-// thread in idle time fills it; the one that asks keeps its priority, since it may hold a lock that calls wait for.
+// thread that steps back fills it; the one that asks keeps its priority, since it may hold a lock that calls wait for.
 #pragma once
 
 #include <atomic>
@@ -24,7 +24,7 @@ class HugePages {
   HugePages& operator=(const HugePages&) = delete;
 
   // Puts the next page in the place of what lies from `address` on, a border of huge pages in private memory, with what
-  // that holds, once a thread in idle time has filled it. Others may read there all the time; nobody may write. 0, or
+  // that holds, once a thread behind others has filled it. Others may read there all the time; nobody may write. 0, or
   // what the system says is wrong with that.
   int take_place_of(uintptr_t address) noexcept;
 

@@ -17,7 +17,7 @@ constexpr int kTries = 5;  // each with new threads: the kernel may have put two
 constexpr int kWarmUp = 256;  // loops; the kernel takes some milliseconds to give each new thread a core of its own
 constexpr int kSamples = 15;
 constexpr int kLoopsSpinning = 32;                 // a single loop takes less than a clock can tell
-constexpr std::chrono::milliseconds kIdle{1};      // far longer than workers spin before they park
+constexpr std::chrono::milliseconds kIdle{4};      // longer than workers ever spin before they park
 constexpr std::chrono::microseconds kPolite{100};  // whoever is not here by then may need this very core
 constexpr std::chrono::milliseconds kGiveUp{200};  // a worker that takes longer was not started at all
 

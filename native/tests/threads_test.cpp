@@ -1,7 +1,10 @@
 // Threads beside those of the host.
 #include "threads.hpp"
 
+#include <sched.h>
 #include <sys/resource.h>
+
+#include <algorithm>
 
 #include "check.hpp"
 
@@ -19,14 +22,18 @@ TEST(a_thread_takes_no_signals_and_the_one_that_starts_it_still_does) {
   CHECK(sigismember(&outside, SIGINT) == 0 && sigismember(&outside, SIGUSR1) == 0);
 }
 
-TEST(a_thread_steps_back_alone) {
+TEST(a_thread_steps_back_alone_and_stays_in_turn) {
   const int before = niceness();
-  int inside = 0;
+  int inside = 0, twice = 0, policy = -1;
   start_thread([&] {
     step_back();
     inside = niceness();
+    step_back();
+    twice = niceness();
+    policy = sched_getscheduler(0);
   }).join();
-  CHECK(inside == 19);
+  CHECK(inside == std::min(before + 10, 19) && twice == std::min(before + 20, 19));
+  CHECK(policy == sched_getscheduler(0));
   CHECK(niceness() == before);
 }
 

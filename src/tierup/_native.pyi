@@ -227,11 +227,12 @@ class HugePages:
 
     def __init__(self, pages: int) -> None: ...
     def take_place_of(self, address: int) -> int:
-        """Put the next page in the place of what lies from an address on, with what that holds, once a thread in idle
-        time has filled it. 0, or the number of what is wrong. Others may read there all the time; nobody may write."""
+        """Put the next page in the place of what lies from an address on, with what that holds, once a thread behind
+        others has filled it. 0, or the number of what is wrong. Others may read there all the time; nobody may
+        write."""
 
     def give_back(self) -> None:
-        """What is left goes back to the system. Waits for the thread that fills pages, which has idle time only."""
+        """What is left goes back to the system. Waits for the thread that fills pages, which is behind others."""
 
     @property
     def filling_s(self) -> float:

@@ -51,6 +51,31 @@ def test_weights_are_packed_whatever_pages_there_are(
     assert small_pages([packed]) == []
 
 
+@JOINS
+def test_memory_that_is_locked_is_left_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A page that takes the place of a locked one is not; and aside, it would be locked in small pieces."""
+    packed = [pack_panels(MATRIX, 44), pack_panels(MATRIX, 22)]
+    locked = sum(array.nbytes for array in packed) >> 10
+    status = tmp_path / "status"
+    monkeypatch.setattr(pages, "_STATUS", status)
+    for kib, regions in ((0, 2), (64, 2), (locked + 1, 0)):
+        status.write_text(f"Name:\tpython\nVmLck:\t{kib} kB\nVmPin:\t9999999 kB\n")
+        assert len(small_pages(packed)) == regions
+    status.unlink()
+    assert len(small_pages(packed)) == 2
+
+
+@JOINS
+def test_where_no_thread_can_be_started_pages_stay_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> None:
+        raise RuntimeError("can't start new thread")
+
+    joiner, packed = Joiner(), pack_panels(MATRIX, 44)
+    monkeypatch.setattr(joining, "start_behind", refuse)
+    joiner.add([packed])
+    assert joiner.wait(0)
+
+
 class Pages:
     """Notes what huge pages would be put in the place of, and says this of it."""
 

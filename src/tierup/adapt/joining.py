@@ -1,6 +1,6 @@
 """The thread that joins the small pages of packed weights to huge ones, once they answer calls: see `runtime/pages.py`.
 
-Filling one takes some milliseconds, so that has idle time only, with rests in between, unless somebody waits until
+Filling one takes some milliseconds, so that is done behind calls, with rests in between, unless somebody waits until
 nothing is left to do. (At the same priority as calls, each cost the call beside it some 10 ms.)
 """
 
@@ -44,7 +44,10 @@ class Joiner:
             if self._running or not self._waiting:
                 return
             self._running = True
-        start_behind(self._work, "tierup-joining")
+        try:
+            start_behind(self._work, "tierup-joining")
+        except RuntimeError:  # there are too many threads: small pages do as well
+            self._start_fresh()
 
     def wait(self, timeout_s: float) -> bool:
         """Wait until nothing is left to join; returns whether that is so."""

@@ -18,7 +18,7 @@ _LEAST_TERMS, _LEAST_COLUMNS = 1 << 14, 16
 
 
 def multiply_matrices(a: Array, b: Array, out: Array | None = None) -> Array:
-    """`a @ b`."""
+    """`a @ b`; `out` has the type and shape of that, and shares no memory with either."""
     if not _is_native(a, b):
         return np.asarray(np.matmul(a, b, out=out))
     (rows, inner), columns = a.shape[-2:], b.shape[-1]

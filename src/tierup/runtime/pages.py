@@ -19,6 +19,7 @@ from tierup.ir.types import Array
 
 HUGE_BYTES = 2 << 20
 _SETTING = "/sys/kernel/mm/transparent_hugepage/enabled"  # as "always [madvise] never"
+_STATUS = "/proc/self/status"
 
 
 class _Room(mmap.mmap):
@@ -71,11 +72,11 @@ class Region:
 
 
 def small_pages(arrays: Iterable[Array]) -> list[Region]:
-    """What could be joined of these arrays."""
-    if not _has_huge_pages():
+    """What could be joined of these arrays. Nothing, where they may be locked in memory: the lock would be lost."""
+    large = [(array, memory) for array in arrays if (memory := _room_of(array)) is not None and not memory.joined]
+    if not large or not _has_huge_pages() or _locked_bytes() >= sum(array.nbytes for array, _ in large):
         return []
-    large = ((array, _room_of(array)) for array in arrays if array.nbytes >= HUGE_BYTES)
-    return [Region(memory, array) for array, memory in large if memory is not None and not memory.joined]
+    return [Region(memory, array) for array, memory in large]
 
 
 def _has_huge_pages() -> bool:
@@ -87,8 +88,20 @@ def _has_huge_pages() -> bool:
         return False
 
 
+def _locked_bytes() -> int:
+    """How much of this process somebody has locked in memory."""
+    try:
+        with open(_STATUS) as status:
+            locked = [line.split()[1] for line in status if line.startswith("VmLck:")]
+    except OSError:
+        return 0
+    return sum(int(kib) << 10 for kib in locked)
+
+
 def _room_of(array: Array) -> _Room | None:
-    """The mapping that `large_room` made for an array, if it did and the array fills it: a file's is no such."""
+    """The mapping that `large_room` made for an array that fills a page of it at least; a file's is no such."""
+    if array.nbytes < HUGE_BYTES:
+        return None
     base: object = array
     while isinstance(base, np.ndarray):
         base = base.base

@@ -103,6 +103,16 @@ def test_a_steady_rate_is_found_and_decays() -> None:
     assert rate.calls == 199 * 50
 
 
+def test_the_first_count_is_of_all_the_time_before_it() -> None:
+    """7,400 calls in eight seconds were 7,400 a second."""
+    profiles, early, late = Profiles([], 10.0), ((1,),), ((2,),)
+    profiles.count([(early, 800)], 18.0)
+    assert math.isclose(profiles.rates[early].at(18.0), 100)
+    profiles.count([(early, 1000), (late, 30)], 20.0)
+    assert math.isclose(profiles.rates[early].at(20.0), 100)
+    assert math.isclose(profiles.rates[late].at(20.0), 15)
+
+
 def test_rates_follow_counts_that_are_halved() -> None:
     profiles = Profiles([])
     signature = ((1,),)

@@ -49,11 +49,13 @@ class Watched(Protocol):
 
 
 class Analysis:
-    """One model's profiles, and what they are made of. Threads may share it."""
+    """The profiles of one model that began so many seconds ago, and what they are made of. Threads may share it."""
 
-    def __init__(self, config: Config, events: Events, inputs: Sequence[str], *, saves: bool = True) -> None:
+    def __init__(
+        self, config: Config, events: Events, inputs: Sequence[str], *, age_s: float = 0.0, saves: bool = True
+    ) -> None:
         self._config, self._events, self._saves = config, events, saves
-        self.profiles = Profiles(inputs)
+        self.profiles = Profiles(inputs, time.monotonic() - age_s)
         self.lock = threading.Lock()
         self._programs: OrderedDict[int, tuple[str, ...]] = OrderedDict()
         self.compared: RegionTimes | None = None  # takes the calls of two plans that are being compared

@@ -170,13 +170,13 @@ class InputHistory:
 
 
 class Rate:
-    """Calls a second, averaged so that what was long ago counts less and less."""
+    """Calls a second from a moment on, averaged so that what was long ago counts less and less."""
 
     __slots__ = ("_at_s", "_began_s", "_per_s", "calls")
 
-    def __init__(self, now_s: float) -> None:
+    def __init__(self, began_s: float) -> None:
         self.calls = 0
-        self._per_s, self._at_s, self._began_s = 0.0, now_s, now_s
+        self._per_s, self._at_s, self._began_s = 0.0, began_s, began_s
 
     def add(self, count: int, now_s: float) -> None:
         """So many calls since the last time."""
@@ -191,10 +191,10 @@ class Rate:
 
 
 class Profiles:
-    """All of one model. Not for several threads at once."""
+    """All of one model, whose calls are counted from a moment on. Not for several threads at once."""
 
-    def __init__(self, inputs: Sequence[str]) -> None:
-        self._names = tuple(inputs)
+    def __init__(self, inputs: Sequence[str], began_s: float = 0.0) -> None:
+        self._names, self._counted_s = tuple(inputs), began_s
         self.regions: dict[str, dict[Shapes, RegionHistory]] = {}
         self.inputs: dict[str, InputHistory] = {}
         self.rates: dict[Shapes, Rate] = {}
@@ -222,8 +222,9 @@ class Profiles:
         counted = dict(signatures)
         for signature, calls in counted.items():
             before = self._counted.get(signature, 0)
-            self.rates.setdefault(signature, Rate(now_s)).add(calls - before if calls >= before else calls, now_s)
-        self._counted = counted
+            rate = self.rates.setdefault(signature, Rate(self._counted_s))
+            rate.add(calls - before if calls >= before else calls, now_s)
+        self._counted, self._counted_s = counted, now_s
         gone = len(self.rates) - MOST_SIGNATURES
         if gone > 0:
             for signature in sorted(self.rates, key=lambda signature: self.rates[signature].at(now_s))[:gone]:

@@ -6,6 +6,7 @@ are what a user sees (`__init__.py`).
 
 from __future__ import annotations
 
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
@@ -35,7 +36,7 @@ class Held(_native.Runner):
 
     def __init__(self, source: Any, config: Config) -> None:
         """The runner itself begins with `_describe`, when it is known what the model takes."""
-        self._config = config
+        self._config, self._began_s = config, monotonic()
         self._origin = Origin(source)
         self._progress = Progress()
         self._closed = False
@@ -130,7 +131,8 @@ class Held(_native.Runner):
             from tierup.adapt.analysis import Analysis
 
             names = [value.name for value in self._inputs]
-            self._analysis = Analysis(self._config, self._progress.events, names, saves=self._adapts)
+            age_s = monotonic() - self._began_s
+            self._analysis = Analysis(self._config, self._progress.events, names, age_s=age_s, saves=self._adapts)
         # A swap holds the lock for a moment, and no call waits for it: the next one says whose regions they are.
         if self._progress.lock.acquire(blocking=False):
             try:

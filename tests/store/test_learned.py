@@ -51,6 +51,28 @@ def test_rows_of_every_kind_come_back(tmp_path: Path) -> None:
         assert sum(store.count().values()) == 0
 
 
+@pytest.mark.parametrize(
+    ("url", "shown", "reason"),
+    [
+        ("://", "://", "parse"),
+        ("postgresql://me:secret@host:notaport/db", "postgresql://me:***@host:notaport/db", "notaport"),
+        ("postgresql+nodriver://me:secret@host/db", "postgresql+nodriver://me:***@host/db", "nodriver"),
+        ("nodatabase://host/a@b", "nodatabase://host/a@b", "nodatabase"),
+    ],
+)
+def test_a_url_that_leads_nowhere_is_said_without_its_password(url: str, shown: str, reason: str) -> None:
+    with pytest.raises(StoreError, match=reason) as raised:
+        Store(url)
+    assert f"the store at '{shown}' cannot be opened" in str(raised.value)
+    assert "secret" not in str(raised.value)
+
+
+def test_a_driver_that_is_not_there_is_a_store_that_cannot_be_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)  # whoever imports it is told that there is none
+    with pytest.raises(StoreError, match="psycopg"):
+        Store("postgresql://me:secret@host/db")
+
+
 def test_a_row_is_replaced_by_its_key(tmp_path: Path) -> None:
     with Store(place(tmp_path)) as store:
         store.put([Quarantine("k", "m", "first")])

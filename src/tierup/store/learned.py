@@ -25,6 +25,7 @@ from tierup.store.place import file_of
 from tierup.store.rows import AGE_LIMIT_S, LIMITS, RegionProfile, Row, name_of
 
 SCHEMA = 3
+_DRIVERS = {"postgresql": "postgresql+psycopg"}  # where the URL names none: what the extra `postgres` installs
 _WAIT_S = 2.0  # for a writer that holds the lock; then the store is left alone
 _BODY_LIMIT_BYTES = 1 << 16
 _MAX_FILE_BYTES = 256 << 20
@@ -78,10 +79,10 @@ class Store:
                 make_private(location, readable=True)
                 os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
             self._engine = self._open(location if self._path is None else f"sqlite:///{self._path}")
-        except (SQLAlchemyError, OSError) as error:
-            raise StoreError(
-                f"the store at '{_without_password(location)}' cannot be opened: {_brief(error)}"
-            ) from error
+        except (SQLAlchemyError, OSError, ImportError, ValueError) as error:  # a driver that is not there, a port
+            shown = _without_password(location)
+            reason = _brief(error).replace(location, shown)
+            raise StoreError(f"the store at '{shown}' cannot be opened: {reason}") from error
 
     def close(self) -> None:
         """Give back its connections."""
@@ -235,7 +236,9 @@ _DECODERS: dict[type[Any], msgspec.msgpack.Decoder[Any]] = {kind: msgspec.msgpac
 
 def _engine(url: str) -> sql.Engine:
     if not url.startswith("sqlite:"):
-        return sql.create_engine(url, pool_pre_ping=True)
+        known = sql.make_url(url)
+        driver = _DRIVERS.get(known.drivername, known.drivername)
+        return sql.create_engine(known.set(drivername=driver), pool_pre_ping=True)
     engine = sql.create_engine(url, connect_args={"timeout": _WAIT_S})
 
     @sql.event.listens_for(engine, "connect")
@@ -271,4 +274,6 @@ def _brief(error: Exception) -> str:
 
 
 def _without_password(location: str) -> str:
-    return sql.make_url(location).render_as_string(hide_password=True) if "://" in location else location
+    scheme, separator, rest = location.partition("://")
+    user, at, place = rest.rpartition("@")
+    return f"{scheme}{separator}{user.partition(':')[0]}:***@{place}" if at and ":" in user else location

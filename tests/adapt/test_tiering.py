@@ -22,9 +22,10 @@ import tierup
 from tierup.adapt import builders, keeping, planning, proofs, tiering
 from tierup.adapt.background import NO_TARGET, Background, Climb
 from tierup.adapt.builders import Built
-from tierup.adapt.messages import Failure, Identify, Job
+from tierup.adapt.messages import Failure, Identify, Job, PlanModel
 from tierup.adapt.tiering import Refusal, tier_up_quietly
 from tierup.adapt.workers import WorkersUnavailable
+from tierup.store.plans import Plans, cache_parts
 from tierup.store.source import FileSource
 
 X = floats(3, 40)
@@ -197,6 +198,31 @@ def test_without_workers_the_plan_is_made_here(tmp_path: Path, monkeypatch: pyte
     loaded = tierup.load(saved(tmp_path, perceptron()), config=settings(tmp_path))
     assert loaded.settle(timeout_s=120).tier == 1
     assert len(entries(tmp_path)) == 1
+
+
+def test_where_nothing_can_be_left_for_it_the_plan_is_made_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a full disk models stayed on the baseline: a worker had no room for what it was to leave for us."""
+    path = saved(tmp_path, perceptron())
+
+    def full(*_: Any, **__: Any) -> Any:
+        raise OSError(28, "No space left on device")
+
+    config, run = settings(tmp_path), tiering.run_jobs
+    with monkeypatch.context() as patch:
+        patch.setattr(Plans, "complete", full)
+        job = PlanModel(str(path), FileSource(path).stamp, config.cache_path, cache_parts("f32"), 2)
+        reply = planning.plan_model(job)
+    assert isinstance(reply, Failure)
+    assert reply.here
+    assert "No space left" in reply.reason
+
+    def answer(jobs: Sequence[Job], **options: Any) -> Any:
+        return [reply] if isinstance(jobs[0], PlanModel) else run(jobs, **options)
+
+    monkeypatch.setattr(tiering, "run_jobs", answer)
+    assert tierup.load(path, config=config).settle(timeout_s=120).tier == 1
 
 
 def test_a_machine_without_a_target_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -386,6 +412,10 @@ def test_kernels_that_were_not_proved_serve_only_who_asked_for_them(tmp_path: Pa
     loaded = tierup.load(path, config=settings(tmp_path))
     assert loaded.report().to_dict()["cache"]["plan_hits"] == 0
     assert loaded.settle(timeout_s=120).to_dict()["proofs"]
+    # Nor do they take the place of those that were: the next process would start on the baseline.
+    with tierup.load(path, config=settings(tmp_path, force_tier=2)) as forced:
+        forced(x=X)
+    assert tierup.load(path, config=settings(tmp_path)).report().to_dict()["cache"]["plan_hits"] == 1
 
 
 def test_models_with_the_same_kernels_build_them_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -140,10 +140,12 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Failure(msgspec.Struct, frozen=True, tag="failure", forbid_unknown_fields=True):
-    """Why something was not done. `again_s`: for how long the answer stays the same."""
+    """Why something was not done. `again_s`: for how long the answer stays the same. `here`: only what a worker would
+    have to leave behind for it was impossible, so that whoever asked can do it."""
 
     reason: Reason
     again_s: Annotated[float, Meta(ge=0, le=1e9)] = 0.0
+    here: bool = False
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready", forbid_unknown_fields=True):

@@ -138,7 +138,10 @@ def plan_model(job: PlanModel) -> PlannedModel | Failure:
         return PlannedModel(b"", (), planned.target)
     # To say what a model's content is takes reading all of it, which can wait where nobody has asked.
     identified = consults or job.stamp is None
-    entry = make_entry(planned, imported, source, job.parts if identified else None, plans)
+    try:
+        entry = make_entry(planned, imported, source, job.parts if identified else None, plans)
+    except OSError as error:  # a full disk: derived arrays travel in a file
+        return Failure(f"the plan cannot be left in {plans.folder}: {error}"[:REASON_LIMIT_CHARS], here=True)
     cases = placed_cases(planned.compiled, planned.weights)
     for program in planned.compiled.programs:
         CHECKED.add(program)  # it will mostly be this process that compiles it

@@ -269,13 +269,16 @@ def _can_plan_apart(climb: Climb) -> bool:
 
 
 def _plan_apart(source: Source, climb: Climb, refusing: Refusing) -> tuple[EntryRecord, PlannedModel]:
-    """The plan's entry without kernels, and what its kernels are built of and proved on."""
+    """The plan's entry without kernels, and what its kernels are built of and proved on. WorkersUnavailable if none can
+    do that."""
     config = climb.config
     consults = config.adapt and not climb.again
     with as_file(source, _plans(config).folder) as (path, stamp):
         job = plan_job(path, stamp, config, climb.aim, refusing.reasons, consults=consults)
         (reply,) = run_jobs([job], told=climb.ledger.add, presses=climb.presses)
     if isinstance(reply, Failure):
+        if reply.here:
+            raise WorkersUnavailable(reply.reason)
         climb.progress.put_off(climb.aim, reply.again_s)
         raise NotBetter(reply.reason)
     assert isinstance(reply, PlannedModel)  # the only other reply that fits such a job

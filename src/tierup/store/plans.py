@@ -128,9 +128,13 @@ class Plans:
         return msgspec.structs.replace(record, parts=made_of, external=found, arrays=arrays)
 
     def write(self, source: Source, record: EntryRecord) -> None:
-        """Keep a complete record. StoreError or another OSError if that is not possible."""
+        """Keep a complete record; but of a forced tier, whose kernels nobody proved, not in the place of one whose
+        kernels were. StoreError or another OSError if that is not possible."""
         make_private(self.folder)
         path = self._path(source, record.parts)
+        with suppress(OSError, ValueError, RecursionError):
+            if not record.plan.proved and _read(path).plan.proved:
+                return
         if record.plan.aim != Aim():
             _set_aside(path, record.plan.aim)
         _write(path, record)

@@ -20,7 +20,7 @@ $(VENV)/.ready: pyproject.toml $(NATIVE)
 # One real, small model: voice activity detection out of a published package, on the recording kept beside the tests.
 run: setup
 	@$(BIN)/python tests/models/fetch_models.py --out $(MODELS) --only silero_vad
-	$(BIN)/tierup run $(MODELS)/silero_vad.onnx --input tests/models/inputs/silero_vad.npz --calls 50
+	$(BIN)/tierup run $(MODELS)/silero_vad.onnx --input tests/models/inputs/silero_vad.npz --calls 5000
 
 test: lint types native unit
 

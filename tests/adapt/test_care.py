@@ -62,7 +62,9 @@ def test_a_plan_that_is_not_faster_does_not_go_live(tmp_path: Path, monkeypatch:
     loaded(x=X)
     report = loaded.settle(timeout_s=120).to_dict()
     assert (report["tier"], report["counters"]["refusals"], report["counters"]["swaps"]) == (0, 1, 0)
-    assert report["reason"].startswith("the kernels are not faster than what answers now: 3×40: 100 µs to 99 µs, +1.0%")
+    assert report["reason"].startswith(
+        "the kernels of tier 1 save too little beside what answers now: 3×40: 100 µs to 99 µs, +1.0%"
+    )
     assert entries(tmp_path) == []
     assert [entry["better"] for entry in named(report, "tried")] == [False]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -249,3 +250,27 @@ def test_every_opset_from_7_on_is_taken() -> None:
 def test_loading_twice_gives_equal_graphs() -> None:
     proto, _ = big_weight_model()
     assert load_onnx(proto).graph == load_onnx(proto).graph
+
+
+@pytest.mark.parametrize(
+    ("op", "key", "kind", "attrs", "given", "wanted"),
+    [
+        ("DictVectorizer", TensorProto.STRING, TensorProto.FLOAT, {"string_vocabulary": "pq"}, {"q": 2.0}, [[0, 2]]),
+        ("DictVectorizer", TensorProto.INT64, TensorProto.DOUBLE, {"int64_vocabulary": [5, 6]}, {5: 1.0}, [[1, 0]]),
+        ("CastMap", TensorProto.INT64, TensorProto.FLOAT, {"cast_to": "TO_FLOAT"}, {1: 2.5, 0: 1.5}, [[1.5, 2.5]]),
+    ],
+)  # fmt: skip
+def test_maps_come_in(
+    op: str, key: int, kind: int, attrs: dict[str, Any], given: dict[Any, float], wanted: list[list[float]]
+) -> None:
+    """Schemas write `map(string, float)` where ONNX writes `map(string, tensor(float))` otherwise."""
+    mapping = helper.make_map_type_proto(key, helper.make_tensor_type_proto(kind, []))
+    graph = helper.make_graph(
+        [helper.make_node(op, ["m"], ["y"], domain="ai.onnx.ml", **attrs)],
+        "maps",
+        [helper.make_value_info("m", mapping)],
+        [helper.make_tensor_value_info("y", kind, [None, 2])],
+    )
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("ai.onnx.ml", 3)], ir_version=9)
+    onnx.checker.check_model(proto, full_check=True)
+    assert tierup.load(proto)(m=given)["y"].tolist() == wanted

@@ -381,7 +381,7 @@ def _try(climb: Climb, source: Source, entry: EntryRecord, kept: list[Compared])
     measured = "; ".join(map(str, compared))
     if found == "unclear":
         raise Unclear(f"it is too noisy to tell whether the kernels are faster than what answers now: {measured}")
-    raise NotBetter(f"the kernels are not faster than what answers now: {measured}")
+    raise NotBetter(f"the kernels of tier {climb.tier} save too little beside what answers now: {measured}")
 
 
 def _time_apart(climb: Climb, source: Source, entry: EntryRecord) -> tuple[Compared, ...] | TurnedAway | str:

@@ -136,13 +136,20 @@ def check_types(schema: Schema, types: Sequence[Type | None]) -> None:
         formal = schema.formals[index] if index < len(schema.formals) else schema.variadic
         if formal is None or type is None:
             continue
-        text = onnx_type(type)
+        text = _formal_type(type)
         if text not in formal.allowed:
             raise InferError(f"input '{formal.name}' cannot be {text}")
         if formal.variable and (formal is not schema.variadic or schema.homogeneous):
             first, known = bound.setdefault(formal.variable, (formal.name, text))
             if known != text:
                 raise InferError(f"inputs '{first}' and '{formal.name}' must have one type, but are {known} and {text}")
+
+
+def _formal_type(type: Type) -> str:
+    """The type as schemas write it: those of maps name what they lead to, which is a tensor everywhere else."""
+    if isinstance(type, MapType) and isinstance(type.value, TensorType):
+        return f"map({_ONNX_NAMES[type.key]}, {_ONNX_NAMES[type.value.dtype]})"
+    return onnx_type(type)
 
 
 def onnx_type(type: Type) -> str:

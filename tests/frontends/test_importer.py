@@ -255,7 +255,7 @@ def test_loading_twice_gives_equal_graphs() -> None:
 @pytest.mark.parametrize(
     ("op", "key", "kind", "attrs", "given", "wanted"),
     [
-        ("DictVectorizer", TensorProto.STRING, TensorProto.FLOAT, {"string_vocabulary": "pq"}, {"q": 2.0}, [[0, 2]]),
+        ("DictVectorizer", TensorProto.STRING, TensorProto.FLOAT, {"string_vocabulary": ["p"]}, {"p": 3.0}, [[3]]),
         ("DictVectorizer", TensorProto.INT64, TensorProto.DOUBLE, {"int64_vocabulary": [5, 6]}, {5: 1.0}, [[1, 0]]),
         ("CastMap", TensorProto.INT64, TensorProto.FLOAT, {"cast_to": "TO_FLOAT"}, {1: 2.5, 0: 1.5}, [[1.5, 2.5]]),
     ],
@@ -269,7 +269,7 @@ def test_maps_come_in(
         [helper.make_node(op, ["m"], ["y"], domain="ai.onnx.ml", **attrs)],
         "maps",
         [helper.make_value_info("m", mapping)],
-        [helper.make_tensor_value_info("y", kind, [None, 2])],
+        [helper.make_tensor_value_info("y", kind, [None, None])],
     )
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("ai.onnx.ml", 3)], ir_version=9)
     onnx.checker.check_model(proto, full_check=True)

@@ -68,27 +68,34 @@ def test_profiles_of_regions_are_shown(config: tierup.Config, tmp_path: Path) ->
     assert "2 execution profiles of regions" in text
     assert "kernel of [mine]" in text
     assert text.index("4 ms") < text.index("2 µs")  # what takes most time comes first
-    text = printed(explain_cache, tmp_path / "model.onnx", config)
+    text = printed(explain_cache, tmp_path / "model.onnx", config, None)
     assert "1 execution profiles of regions" in text
     assert region[:12] in text
     assert "ffffffffffff" not in text
 
 
 def test_explain_names_the_part_that_differs(config: tierup.Config, tmp_path: Path) -> None:
-    assert "it is stored" in printed(explain_cache, tmp_path / "model.onnx", config)
+    record = tmp_path / "why.json"
+    assert "it is stored" in printed(explain_cache, tmp_path / "model.onnx", config, record)
+    assert json.loads(record.read_text()) == {"stored": True, "differs": {}}
     other = saved(tmp_path, perceptron(5), "other.onnx")
-    text = printed(explain_cache, other, config)
+    text = printed(explain_cache, other, config, record)
     assert "differs" in text
     assert [line.split()[0] for line in text.splitlines()[1:]] == ["model"]
-    assert "empty" in printed(explain_cache, other, settings(tmp_path / "nowhere"))
+    assert list(json.loads(record.read_text())["differs"]) == ["model"]
+    assert "empty" in printed(explain_cache, other, settings(tmp_path / "nowhere"), record)
+    assert not json.loads(record.read_text())["stored"]
+    tierup.load(other, config=settings(tmp_path, force_tier=1))
+    assert "only a forced tier starts with them" in printed(explain_cache, other, config, None)
 
 
 def test_verify_removes_what_is_damaged(config: tierup.Config, tmp_path: Path) -> None:
-    assert "0 kernels, 0 plans, 0 rows" in printed(verify_caches, config)
+    assert "0 kernels, 0 plans, 0 rows" in printed(verify_caches, config, None)
     (entry,) = entries(tmp_path)
     entry.write_bytes(entry.read_bytes()[:-1])
     (tmp_path / "data" / FILE).write_bytes(b"no database" * 1000)
-    text = printed(verify_caches, config)
+    text = printed(verify_caches, config, tmp_path / "damage.json")
+    assert json.loads((tmp_path / "damage.json").read_text())["plans"] == 1
     assert "0 kernels, 1 plans, 0 rows; stores set aside: 1" in text
     assert entries(tmp_path) == []
 
@@ -103,4 +110,8 @@ def test_clear_removes_everything(config: tierup.Config, tmp_path: Path) -> None
 def test_a_store_that_cannot_be_opened_is_said(config: tierup.Config, tmp_path: Path) -> None:
     (tmp_path / "data").chmod(0o777)
     assert "open to others" in printed(list_caches, config, None)
+    assert "open to others" in printed(verify_caches, config, None)
+    assert not verify_caches(config, None, Console(file=io.StringIO()))
+    assert "open to others" in printed(clear_caches, config)
+    assert not clear_caches(config, Console(file=io.StringIO()))
     (tmp_path / "data").chmod(0o700)

@@ -189,26 +189,26 @@ def cache_ls(json: JsonFile = None) -> None:
     list_caches(Config(), json, Console())
 
 
-@cache_app.command("explain", epilog="Example: tierup cache explain model.onnx")
-def cache_explain(model: ModelPath) -> None:
+@cache_app.command("explain", epilog="Example: tierup cache explain model.onnx --json why.json")
+def cache_explain(model: ModelPath, json: JsonFile = None) -> None:
     """Say whether a model starts from the cache, and which part of the key differs if it does not."""
     from rich.console import Console
 
     from tierup.cli.cache import explain_cache
     from tierup.config import Config
 
-    explain_cache(model, Config(), Console())
+    explain_cache(model, Config(), json, Console())
 
 
-@cache_app.command("verify", epilog="Example: tierup cache verify")
-def cache_verify() -> None:
-    """Read everything and remove what is damaged; exit code 1 if anything was."""
+@cache_app.command("verify", epilog="Example: tierup cache verify --json damage.json")
+def cache_verify(json: JsonFile = None) -> None:
+    """Read everything and remove what is damaged; exit code 1 if anything was, or if a store cannot be opened."""
     from rich.console import Console
 
     from tierup.cli.cache import verify_caches
     from tierup.config import Config
 
-    sys.exit(1 if verify_caches(Config(), Console()) else 0)
+    sys.exit(0 if verify_caches(Config(), json, Console()) else 1)
 
 
 @cache_app.command("clear", epilog="Example: tierup cache clear")
@@ -219,7 +219,7 @@ def cache_clear() -> None:
     from tierup.cli.cache import clear_caches
     from tierup.config import Config
 
-    clear_caches(Config(), Console())
+    sys.exit(0 if clear_caches(Config(), Console()) else 1)
 
 
 def main() -> None:

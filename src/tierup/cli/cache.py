@@ -99,7 +99,7 @@ def list_caches(config: Config, json_file: Path | None, console: Console) -> Non
     write_json(json_file, record)
 
 
-def explain_cache(model: Path, config: Config, console: Console) -> None:
+def explain_cache(model: Path, config: Config, json_file: Path | None, console: Console) -> None:
     """Whether a model starts from the cache, and which part of the key differs if it does not."""
     source = open_source(model)
     if source is None:
@@ -109,19 +109,24 @@ def explain_cache(model: Path, config: Config, console: Console) -> None:
     entries = plans.entries()
     if not entries:
         console.print("the plan cache is empty", highlight=False)
+        write_json(json_file, {"stored": False, "differs": {name: [text, None] for name, text in wanted.items()}})
         return
     nearest = max(entries, key=lambda entry: (_shared(wanted, entry.parts), entry.used_s))
-    differs = [name for name in wanted if nearest.parts.get(name) != wanted[name]]
+    differs = {
+        name: [text, nearest.parts.get(name)] for name, text in wanted.items() if nearest.parts.get(name) != text
+    }
+    write_json(json_file, {"stored": not differs, "differs": differs})
     if not differs:
         console.print(f"it is stored: {nearest.kernels} kernels, used {_ago(nearest.used_s)}", highlight=False)
         entry, store = plans.find(source, cache_parts(config.precision)), open_caches(config).store
+        if entry is not None and not entry.record.plan.proved:
+            console.print("its kernels were not proved: only a forced tier starts with them", highlight=False)
         if entry is not None and store is not None:
             _show_profiles(store, {kernel.region for kernel in entry.record.plan.kernels}, console)
         return
     console.print(f"no plan for it; the nearest one is of model '{nearest.model}' and differs:", highlight=False)
-    for name in differs:
-        found = nearest.parts.get(name, "nothing")
-        console.print(f"  {name} is {wanted[name]}, there {found}", markup=False, highlight=False)
+    for name, (text, found) in differs.items():
+        console.print(f"  {name} is {text}, there {found or 'nothing'}", markup=False, highlight=False)
 
 
 def _show_profiles(store: Store, regions: set[str] | None, console: Console) -> None:
@@ -140,8 +145,8 @@ def _show_profiles(store: Store, regions: set[str] | None, console: Console) -> 
     console.print(table)
 
 
-def verify_caches(config: Config, console: Console) -> int:
-    """Read everything; what is damaged is removed: how much that was."""
+def verify_caches(config: Config, json_file: Path | None, console: Console) -> bool:
+    """Read everything; what is damaged is removed. Whether all was whole, and could be read."""
     caches = open_caches(config)
     kernels, plans = caches.objects.verify(), caches.plans.verify()
     rows = 0 if caches.store is None else caches.store.verify()
@@ -152,15 +157,20 @@ def verify_caches(config: Config, console: Console) -> int:
     )
     if caches.trouble:
         console.print(caches.trouble, markup=False, highlight=False)
-    return kernels + plans + rows + aside
+    counts = {"kernels": kernels, "plans": plans, "rows": rows, "stores_set_aside": aside}
+    write_json(json_file, {**counts, "trouble": caches.trouble})
+    return not any(counts.values()) and not caches.trouble
 
 
-def clear_caches(config: Config, console: Console) -> None:
-    """Remove everything that can be made or learned again."""
+def clear_caches(config: Config, console: Console) -> bool:
+    """Remove everything that can be made or learned again. Whether all could be."""
     caches = open_caches(config)
     kernels, plans = caches.objects.clear(), caches.plans.clear()
     rows = 0 if caches.store is None else caches.store.clear()
     console.print(f"removed {kernels} kernels, {plans} plans, {rows} rows", highlight=False)
+    if caches.trouble:
+        console.print(caches.trouble, markup=False, highlight=False)
+    return not caches.trouble
 
 
 def _shared(wanted: dict[str, str], parts: dict[str, str]) -> tuple[bool, int]:

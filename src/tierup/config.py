@@ -23,7 +23,8 @@ def _available_threads() -> int:
 class Config:
     """Settings of one model. What is not given comes from the environment, then from the defaults.
 
-    threads       how many cores a call may use (default: those that this process may run on)
+    threads       how many cores a call may use (default: those that this process may run on). A process has one pool of
+                  threads, for all its models: the one that was loaded last decides
     precision     "f32": compute in the model's own types. "bf16": products and convolutions of f32 round both sides to
                   bf16 and sum up in f32, on machines with instructions for that; the report says what it costs
     adapt         whether a model may go on changing once it is on tier 1; without, nothing is measured or learned
@@ -31,9 +32,11 @@ class Config:
                   like, and whether answers are still right. Without, a plan is judged by its trial alone
     cache_dir     plans, machine code and other files that can be made again
     data_dir      what was measured and learned
-    store_url     where learned records are shared; None: a file in data_dir
+    store_url     where learned records are shared: a folder, or a database's URL (for postgresql://, install the extra
+                  `postgres`); None: a file in data_dir
     force_tier    None: tier 0 answers until tier 1 is built in the background. 0: tier 0 only. 1 or 2: loading waits
-                  for that tier; nodes that it cannot run fall back and are counted
+                  for that tier, whose kernels are neither proved nor tried; nodes that it cannot run fall back and
+                  are counted
     stress_swap_every  for tests: answer with another variant of the plan after every so many calls
     stress_deopt       for tests: fail guards at random, with this probability: the baseline answers such a call
     stress_seed        what those draws begin with

@@ -260,6 +260,15 @@ class StoreIgnored(msgspec.Struct, frozen=True, tag="store ignored"):
         return f"the store was not used: {self.reason}"
 
 
+class NotKept(msgspec.Struct, frozen=True, tag="not kept"):
+    """A plan that serves is not on disk: the next process begins anew."""
+
+    reason: str
+
+    def __str__(self) -> str:
+        return f"the next process does not start with this plan, which is not kept: {self.reason}"
+
+
 class Evicted(msgspec.Struct, frozen=True, tag="evicted"):
     """Something bounded was full: what was used least lately went. `total` is how many so far."""
 
@@ -273,7 +282,7 @@ class Evicted(msgspec.Struct, frozen=True, tag="evicted"):
 
 Event = (
     Loaded | Queued | Strayed | Dropped | Planned | Built | Proved | Tried | Packed | Spent | Swapped | Displaced
-    | Confirmed | Suspected | RolledBack | Thinned | Refused | Quarantined | StoreIgnored | Evicted
+    | Confirmed | Suspected | RolledBack | Thinned | Refused | Quarantined | StoreIgnored | NotKept | Evicted
 )  # fmt: skip
 
 

@@ -10,6 +10,7 @@ from tierup.config import BF16_ERROR_BOUND
 from tierup.events import (
     Confirmed,
     Entry,
+    NotKept,
     Quarantined,
     Refused,
     RolledBack,
@@ -27,7 +28,7 @@ from tierup.store.records import KernelError
 if TYPE_CHECKING:
     from tierup.adapt.sampling import Sample
 
-_DECISIONS = (Strayed, Tried, Swapped, Confirmed, Suspected, Thinned, RolledBack, Refused, Quarantined)
+_DECISIONS = (Strayed, Tried, Swapped, Confirmed, Suspected, Thinned, RolledBack, Refused, Quarantined, NotKept)
 _SHOWN = 12  # decisions in a printed report; `to_dict` has all that are kept
 _SHOWN_REGIONS, _SHOWN_INPUTS = 8, 16
 

@@ -240,6 +240,7 @@ def test_a_folder_that_cannot_be_written_costs_no_answer(tmp_path: Path, caplog:
     loaded = tierup.load(path, config=settings(tmp_path, force_tier=1))
     assert loaded.report().tier == 1
     assert "is not kept" in caplog.text
+    assert "the next process does not start with this plan" in str(loaded.report())
 
 
 @pytest.mark.parametrize("size", [0, 1, (1 << 20) - 1, 1 << 20, (9 << 20) + 5])

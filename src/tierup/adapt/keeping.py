@@ -10,9 +10,9 @@ from tierup.adapt.background import Climb
 from tierup.adapt.builders import run_jobs
 from tierup.adapt.learn import decision_key, decision_row, kernel_rows, machine_row, trial_rows
 from tierup.adapt.memory import MEMORY
-from tierup.adapt.messages import Identified, Identify, PlannedModel
+from tierup.adapt.messages import Failure, Identified, Identify, PlannedModel
 from tierup.adapt.workers import WorkersUnavailable
-from tierup.events import Compared
+from tierup.events import Compared, NotKept
 from tierup.logs import logger
 from tierup.store.plans import Plans, cache_parts
 from tierup.store.records import EntryRecord, KernelError
@@ -29,13 +29,13 @@ def identify_entry(climb: Climb, source: Source, entry: EntryRecord) -> None:
     try:
         (reply,) = run_jobs([Identify(os.path.abspath(source.origin), source.stamp)])
     except WorkersUnavailable as error:
-        log.warning("the plan of model %r is not kept: %s", climb.name, error)
+        _tell(climb, error)
         return
     if isinstance(reply, Identified):
         # What answers has the same dict, and is kept from now on.
         entry.parts.update(cache_parts(climb.config.precision), model=reply.fingerprint)
     else:
-        log.warning("the plan of model %r is not kept: %s", climb.name, reply)
+        _tell(climb, reply.reason if isinstance(reply, Failure) else reply)
 
 
 class Learned:
@@ -82,4 +82,9 @@ def not_kept(climb: Climb) -> Iterator[None]:
     try:
         yield
     except OSError as error:  # a full disk, a folder that is not ours, a model that was changed
-        log.warning("the plan of model %r is not kept: %s", climb.name, error)
+        _tell(climb, error)
+
+
+def _tell(climb: Climb, why: object) -> None:
+    log.warning("the plan of model %r is not kept: %s", climb.name, why)
+    climb.progress.events.add(NotKept(str(why)))

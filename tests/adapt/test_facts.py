@@ -123,7 +123,7 @@ def test_a_fact_that_is_not_measured_faster_is_refused(tmp_path: Path, monkeypat
     watched(loaded, feeds())
     report = loaded.settle(timeout_s=120).to_dict()
     assert (report["tier"], report["facts"], report["counters"]["refusals"]) == (2, [], 1)
-    assert (report["reason"], "not faster" in events(report, "refused")[-1]["reason"]) == ("", True)
+    assert (report["reason"], "save too little" in events(report, "refused")[-1]["reason"]) == ("", True)
     queued = len(events(report, "queued"))
     assert len(events(loaded.settle(timeout_s=120).to_dict(), "queued")) == queued  # it is not asked for again
 

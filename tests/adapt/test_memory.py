@@ -62,7 +62,7 @@ def test_a_plan_that_was_refused_is_not_built_again(tmp_path: Path, monkeypatch:
     judged(monkeypatch, 0.5)
     second = climbed(tmp_path)
     assert second["tier"] == 0
-    assert "refused before, and not tried again for a while: the kernels are not faster" in second["reason"]
+    assert "refused before, and not tried again for a while: the kernels of tier 1 save too little" in second["reason"]
     assert named(second, "built") == []
     with Store(place_of(settings(tmp_path))) as store:
         (decision,) = store.all(Decision)

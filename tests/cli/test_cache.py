@@ -109,9 +109,9 @@ def test_clear_removes_everything(config: tierup.Config, tmp_path: Path) -> None
 
 def test_a_store_that_cannot_be_opened_is_said(config: tierup.Config, tmp_path: Path) -> None:
     (tmp_path / "data").chmod(0o777)
-    assert "open to others" in printed(list_caches, config, None)
-    assert "open to others" in printed(verify_caches, config, None)
+    assert "chmod 700" in printed(list_caches, config, None)
+    assert "chmod 700" in printed(verify_caches, config, None)
     assert not verify_caches(config, None, Console(file=io.StringIO()))
-    assert "open to others" in printed(clear_caches, config)
+    assert "chmod 700" in printed(clear_caches, config)
     assert not clear_caches(config, Console(file=io.StringIO()))
     (tmp_path / "data").chmod(0o700)

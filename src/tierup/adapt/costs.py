@@ -18,7 +18,7 @@ from tierup.store.build_cost import BuildCost, Stage, cost_key
 
 STAGES: dict[type[Job], Stage] = {PlanModel: "plan", Compile: "compile", Prove: "prove", TryPlan: "try"}
 
-# Seconds of one core to begin with and for each node. The first kernels of the 21 models that this was fitted to, with 2
+# Seconds of one core to begin with and for each node. The first kernels of the 21 models that this was fitted to, of 2
 # to 789 nodes and on a busy machine, took 0.25 to 3.9 times of that in all, those of half of them 0.6 to 1.9 times.
 _GUESSES: dict[str, tuple[float, float]] = {
     "plan": (0.05, 0.0012),

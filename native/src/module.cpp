@@ -1,13 +1,18 @@
 // tierup._native: the hot path as a Python module.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <cstddef>
+#include <cstdint>
+#include <vector>
 
 #ifdef __GLIBC__
 #include <malloc.h>
 #endif
 
 #define TIERUP_IMPORTS_NUMPY
+#include "core_uses.hpp"
 #include "huge_pages.hpp"
 #include "machine.hpp"
 #include "numpy_api.hpp"
@@ -34,6 +39,13 @@ void trim_heap() {
 #endif
 }
 
+// Of the first so many cores.
+std::vector<uint64_t> core_uses(size_t cores) {
+  std::vector<uint64_t> uses(std::min(cores, tierup::CoreUses::kMost));
+  for (size_t core = 0; core < uses.size(); ++core) uses[core] = tierup::core_uses.of(core);
+  return uses;
+}
+
 }  // namespace
 
 NB_MODULE(_native, module) {
@@ -46,6 +58,7 @@ NB_MODULE(_native, module) {
   module.def("threads", &tierup::threads);
   module.def("hold_pool", [] { tierup::pool().hold(); }, nb::call_guard<tierup::WithoutGil>());
   module.def("let_pool_go", [] { tierup::pool().let_go(); });
+  module.def("core_uses", &core_uses, nb::arg("cores"));
   module.def("trim_heap", &trim_heap, nb::call_guard<tierup::WithoutGil>());
   nb::class_<tierup::HugePages>(module, "HugePages")
       .def(nb::init<size_t>(), nb::arg("pages"))

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "core_uses.hpp"
 #include "fp_control.hpp"
 #include "park.hpp"
 #include "threads.hpp"
@@ -81,7 +82,9 @@ void Pool::share(const Job& job) noexcept {
     const Piece share = cut(job.pieces, static_cast<uint32_t>(threads_), static_cast<uint32_t>(thread));
     shares_[static_cast<size_t>(thread)].left.store(share_of(epoch, share.begin, share.end), std::memory_order_release);
   }
-  shares_[0].core.store(current_core(), std::memory_order_relaxed);
+  const int core = current_core();
+  shares_[0].core.store(core, std::memory_order_relaxed);
+  core_uses.note(core);
   // Sequentially consistent with wait_for_job(): either the worker sees the new epoch or we see that it parked.
   epoch_.store(epoch);
   if (parked_.load() != 0) unpark_all(epoch_);
@@ -182,6 +185,7 @@ uint32_t Pool::wait_for_job(uint32_t seen, int thread) noexcept {
 void Pool::work(int thread) noexcept {
   shares_[static_cast<size_t>(thread)].patience.begin_work();
   for (uint32_t epoch = 0; !stop_.load(std::memory_order_acquire); epoch = wait_for_job(epoch, thread)) {
+    core_uses.note();
     run_pieces(epoch, thread);
   }
 }

@@ -8,6 +8,7 @@
 #include <string>
 #include <tuple>
 
+#include "core_uses.hpp"
 #include "error.hpp"
 #include "numpy_api.hpp"
 #include "python_errors.hpp"
@@ -263,6 +264,7 @@ bool Runner::answer_otherwise(Call& call, nb::handle self, nb::handle feeds, con
 nb::object Runner::run(Call& call, nb::handle self, nb::handle feeds) {
   if (call.program.cleared) raise(PyExc_RuntimeError, "the model is closed");
   calls_.fetch_add(1, std::memory_order_relaxed);
+  core_uses.note();
   nb::object bound = nb::borrow(feeds);
   if (!bind(feeds.ptr(), call, false)) {
     bound = convert(self, feeds);

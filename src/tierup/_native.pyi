@@ -206,6 +206,9 @@ def hold_pool() -> None:
 def let_pool_go() -> None:
     """The end of `hold_pool`."""
 
+def core_uses(cores: int) -> list[int]:
+    """How often calls of this process began, and threads of its pool took jobs, on each of the first so many cores."""
+
 def begin_rests(least_share: float) -> None:
     """From now on this thread rests for 0.1 ms after every 2 ms of a core, or every 0.5 ms where it lately waited for
     one, unless it got less than this share of a core.

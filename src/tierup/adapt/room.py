@@ -6,7 +6,7 @@ import os
 import time
 from pathlib import Path
 
-_LEAST_S = 0.05  # between two looks, lest one tick of the clock decide
+_LEAST_S = 0.05  # between two looks, lest one tick of the clock decide; asking for memory takes 0.1 ms
 
 
 class Room:
@@ -17,14 +17,18 @@ class Room:
         self._threads, self._peak_bytes = threads, max(1, peak_bytes)
         self._looked_s, self._used_s = time.monotonic(), time.process_time()
         self._cores = max(1, threads - 1)  # until it is known what calls take
+        self._workers = 0  # that memory has room for; 0: nobody has looked
 
     def __call__(self) -> int:
-        now_s, used_s = time.monotonic(), time.process_time()
-        if now_s - self._looked_s >= _LEAST_S:
-            busy = (used_s - self._used_s) / (now_s - self._looked_s)
-            self._cores = cores_left(self._threads, busy)
+        now_s = time.monotonic()
+        passed_s = now_s - self._looked_s
+        if passed_s >= _LEAST_S:
+            used_s = time.process_time()
+            self._cores = cores_left(self._threads, (used_s - self._used_s) / passed_s)
             self._looked_s, self._used_s = now_s, used_s
-        return max(1, min(self._cores, 1 + available_bytes() // self._peak_bytes))
+        if passed_s >= _LEAST_S or not self._workers:
+            self._workers = 1 + available_bytes() // self._peak_bytes
+        return min(self._cores, self._workers)
 
 
 def cores_left(threads: int, busy: float) -> int:

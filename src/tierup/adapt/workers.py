@@ -23,7 +23,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
-from tierup.adapt.messages import Failure, Job, Reply, Spent
+from tierup.adapt.aside import LOOK_S, Aside, Cores, Here
+from tierup.adapt.messages import Failure, Job, Reply, Spent, TryPlan
 from tierup.adapt.process import STARVED_S, Lost, Task, Worker
 
 # -P: what lies in the current folder is not imported.
@@ -67,6 +68,7 @@ class Workers:
         self._ahead: Worker | None = None  # it has begun with a job that nobody has asked for yet
         self._waiting = 0
         self._failed_starts = 0
+        self._aside = Aside()
         self._timer: threading.Timer | None = None
         self._pid = os.getpid()
         self._ending = threading.Event()
@@ -87,32 +89,39 @@ class Workers:
         presses: Presses = False,
     ) -> list[Reply]:
         """The reply to each job, in order, with at most so many workers at once and so many seconds for each job;
-        `told` hears what each took. Unless the jobs press, calls go first.
+        `told` hears what each took. Unless the jobs press, calls go first, and the cores on which they run are left to
+        them: by this thread, too.
 
         Others may run jobs at the same time. WorkersUnavailable if none can be started.
         """
         self._see_to_forks()
         pending = deque(Task(number, job) for number, job in enumerate(jobs))
         replies: dict[int, Reply] = {}
-        busy = self._begun_ahead(pending)
+        busy, here = self._begun_ahead(pending), Here()
         if not _says(presses):
             for begun in busy:
                 begun.step_back()
         try:
             while (pending or busy) and not self._ending.is_set():
-                most = at_most if isinstance(at_most, int) else at_most()
                 pressing = _says(presses)
                 if pressing:
                     self._take_back(busy, pending)
+                left = here.allowed if pressing else self._left_by_calls(here.allowed)
+                most = at_most if isinstance(at_most, int) else at_most()
+                most = most if left == here.allowed else min(most, len(left))
+                here.keep_to(left)
                 while pending and len(busy) < most and (worker := self._take(most, pressing, wait=not busy)):
                     busy.append(worker)
                     worker.begin(pending.popleft(), limit_s)
-                for worker in _wait(busy, looks=not isinstance(presses, bool)):
+                for worker in busy:
+                    worker.keep_to(here.allowed if _tries(worker) else left)
+                for worker in _wait(busy, LOOK_S if len(here.allowed) > 1 else STARVED_S):
                     job, known = worker.task, len(replies)
                     self._advance(worker, busy, pending, replies, limit_s)
                     if told is not None and job is not None and worker.spent is not None and len(replies) > known:
                         told(job.job, worker.spent)
         finally:
+            here.keep_to(here.allowed)
             for worker in busy:  # somebody stopped us
                 self._drop(worker)
             self._rest_later()
@@ -141,6 +150,11 @@ class Workers:
         pending.remove(task)
         task.attempts, worker.task = worker.task.attempts, task
         return [worker]
+
+    def _left_by_calls(self, allowed: Cores) -> Cores:
+        """The cores that workers may use which give way to calls."""
+        with self._changed:
+            return self._aside.left(allowed)
 
     def _see_to_forks(self) -> None:
         if self._pid != os.getpid():
@@ -288,16 +302,21 @@ def _says(presses: Presses) -> bool:
     return presses if isinstance(presses, bool) else presses()
 
 
-def _wait(workers: Iterable[Worker], *, looks: bool) -> list[Worker]:
-    """Those that have something to say, can be told something, or have run out of time. With `looks`, it is looked now
-    and then whether the jobs of those press that have stepped back."""
+def _tries(worker: Worker) -> bool:
+    """Whether it times a plan, which has the threads and cores then that it has when it serves."""
+    return worker.task is not None and isinstance(worker.task.job, TryPlan)
+
+
+def _wait(workers: Iterable[Worker], look_s: float) -> list[Worker]:
+    """Those that have something to say, can be told something, or have run out of time. After so many seconds it is
+    looked again where those may run that have stepped back, and whether their jobs press."""
     poll = select.poll()
     by_number = {worker.channel.fileno(): worker for worker in workers}
     for number, worker in by_number.items():
         poll.register(number, worker.events)
     first = min((worker.deadline.next_s for worker in by_number.values()), default=0.0)
-    if looks and any(worker.stepped_back for worker in by_number.values()):
-        first = min(first, time.monotonic() + STARVED_S)
+    if any(worker.stepped_back for worker in by_number.values()):
+        first = min(first, time.monotonic() + look_s)
     ready = {number for number, _ in poll.poll(max(0.0, first - time.monotonic()) * 1000 + 1)}
     now = time.monotonic()
     return [worker for number, worker in by_number.items() if number in ready or now >= worker.deadline.next_s]

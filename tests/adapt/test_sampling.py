@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import weakref
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -20,7 +22,18 @@ from tierup.adapt.care import Care
 from tierup.adapt.check import check_call, difference, is_near
 from tierup.adapt.memory import MEMORY, place_of
 from tierup.adapt.messages import CheckCall, CheckedCall, Job, Reply
-from tierup.adapt.sampling import FIRST_CALLS, LEAST_CALLS, MOST_CALLS, SAMPLER, Sample, next_sample, pause_s
+from tierup.adapt.sampling import (
+    FIRST_CALLS,
+    LEAST_CALLS,
+    LEAST_SHORT_CALLS,
+    MOST_CALLS,
+    SAMPLER,
+    Sample,
+    Sampler,
+    least_calls,
+    next_sample,
+    pause_s,
+)
 from tierup.adapt.tensors import TensorData, records_of
 from tierup.codegen.target import target_of
 from tierup.profile.identity import identify
@@ -97,6 +110,34 @@ def test_samples_are_taken_within_a_budget() -> None:
     assert next_sample(later, 1000, pause_s(1e-6, 0.001)) == 500  # half a second, of which 1 ms is 0.2%
     assert next_sample(later, 1000, 1e-6) == LEAST_CALLS
     assert next_sample(later, 1e6, 1e6) == MOST_CALLS
+    short, long = least_calls(2e-6, 5e-5), least_calls(0.01, 5e-5)
+    assert (short, long) == (LEAST_SHORT_CALLS, LEAST_CALLS)
+    assert next_sample(0, 1000, 1e-6, short) == FIRST_CALLS[0]
+    assert next_sample(later, 1000, 1e-6, short) == LEAST_SHORT_CALLS
+
+
+def test_one_thread_checks_all_samples_and_keeps_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    checked = list[tuple[int, int]]()
+
+    class Model:
+        def told(self, sample: Sample, found: CheckedCall | str) -> None:
+            checked.append((sample.number, threading.get_ident()))
+            if sample.number == 2:
+                raise ZeroDivisionError
+
+    monkeypatch.setattr("tierup.adapt.sampling._checked", lambda *_: "there is no worker")
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)
+    model, sampler, kept = Model(), Sampler(), list[weakref.ref[Any]]()
+    for number in range(4):  # the third fails, and another thread takes the fourth
+        source: Any = Model()
+        kept.append(weakref.ref(source))
+        assert sampler.check(Sample((), (), number, 0), source, tierup.Config(), model.told, bool)
+        assert sampler.wait(60)
+    del source
+    numbers, threads = zip(*checked, strict=True)
+    assert numbers == (0, 1, 2, 3)
+    assert len(set(threads[:3])) == 1
+    assert [found() for found in kept] == [None] * 4
 
 
 def test_a_call_that_the_rival_answered_is_not_the_last_sample(climbed: tierup.Model) -> None:
@@ -300,7 +341,7 @@ def test_a_warm_model_without_a_predecessor_is_taken_out_too(climbed: tierup.Mod
         call(warm, 0)
         if warm.report().to_dict()["counters"]["quarantined"]:
             break
-    assert warm.report().to_dict()["counters"]["quarantined"] == 1
+    assert warm.report().to_dict()["counters"]["quarantined"] == 1, warm.report()
     np.testing.assert_allclose(warm(x=X)["y"], expected, atol=1e-6)
     assert warm.report().tier == 0
 

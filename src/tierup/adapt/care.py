@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tierup.adapt.live import LOOK_AFTER, Backoff, Finding, Watch
-from tierup.adapt.sampling import FIRST_CALLS, SHARE, START_S, Sample, next_sample, pause_s
+from tierup.adapt.sampling import FIRST_CALLS, SHARE, START_S, Sample, least_calls, next_sample, pause_s
 from tierup.adapt.tensors import CALL_LIMIT_BYTES, TensorData, hold, records_of
 from tierup.adapt.thinning import CLOSE_CALLS, RegionTimes, slow_variants, without
 from tierup.events import Confirmed, RolledBack, Suspected, Thinned
@@ -218,7 +218,8 @@ class Care:
         self._last_sample = now_s, runner.calls
         # of calls that have not come yet, as many may come as there is time for
         rate = (runner.calls - calls) / max(now_s - began_s, 1e-6) or 1 / _call_s(runner)
-        self.every_calls = next_sample(self._sampled, rate, pause_s(seconds, own_s + self._taking_s))
+        pause, least = pause_s(seconds, own_s + self._taking_s), least_calls(_call_s(runner), self._taking_s)
+        self.every_calls = next_sample(self._sampled, rate, pause, least)
         runner.sample_after(self.every_calls)
         self._sampled += 1
 

@@ -7,7 +7,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from time import thread_time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from weakref import WeakMethod
 
 import msgspec
@@ -24,10 +24,12 @@ LIMIT_S = 60.0  # of a core; what takes longer is left out
 _MOST_WAITING = 8
 
 # The calls after a swap that are checked whatever it costs; then the budget decides, within these bounds. At least, so
-# that what taking a sample adds to its call is not seen in the 99th percentile; at most, so that a kernel that goes
-# wrong is in a sample so many calls later, whatever a check costs.
+# that what taking a sample adds to its call is not seen in the 99th percentile; where that is much beside what a call
+# takes, and the next calls find their caches cold, nor in the 99.9th. At most, so that a kernel that goes wrong is in a
+# sample so many calls later, whatever a check costs.
 FIRST_CALLS = (1, 7)
-LEAST_CALLS, MOST_CALLS = 128, 1 << 18
+LEAST_CALLS, LEAST_SHORT_CALLS, MOST_CALLS = 128, 2048, 1 << 18
+_SHORT = 10.0  # times what taking a sample takes
 SHARE = 0.005  # of a core, for workers: they take no more from calls than the core that they use (native/src/rests.hpp)
 OWN_SHARE = 0.002  # and in this process: copies, messages
 START_S = 10.0  # of calls, that a process which starts with a plan from the cache is left alone for
@@ -38,11 +40,16 @@ def pause_s(check_s: float, own_s: float) -> float:
     return max(check_s / SHARE, own_s / OWN_SHARE)
 
 
-def next_sample(number: int, calls_per_s: float, pause_s: float) -> int:
+def least_calls(call_s: float, taking_s: float) -> int:
+    """After how many calls to take the next one at least, if calls and taking a sample of one last so long."""
+    return LEAST_SHORT_CALLS if call_s < _SHORT * taking_s else LEAST_CALLS
+
+
+def next_sample(number: int, calls_per_s: float, pause_s: float, least: int = LEAST_CALLS) -> int:
     """After how many calls to take the next one: `number` were taken since the swap."""
     if number < len(FIRST_CALLS):
         return FIRST_CALLS[number]
-    return int(max(LEAST_CALLS, min(MOST_CALLS, calls_per_s * pause_s)))
+    return int(max(least, min(MOST_CALLS, calls_per_s * pause_s)))
 
 
 class Sample(msgspec.Struct, frozen=True):
@@ -54,8 +61,13 @@ class Sample(msgspec.Struct, frozen=True):
     program: int
 
 
+_Told = Callable[[Sample, "CheckedCall | str"], None]
+_Asked = tuple[Sample, "Source", "Config", "WeakMethod[_Told]", Callable[[], bool]]
+
+
 class Sampler:
-    """A queue and its thread."""
+    """A queue and its thread, which sleeps while there is nothing to check: to start one takes half a millisecond of
+    the call that was sampled, since the new thread comes first."""
 
     def __init__(self) -> None:
         self._start_fresh()
@@ -63,8 +75,8 @@ class Sampler:
 
     def _start_fresh(self) -> None:
         self._changed = threading.Condition()
-        self._waiting: deque[tuple[Sample, Source, Config, Any, Callable[[], bool]]] = deque()
-        self._running = False
+        self._waiting: deque[_Asked] = deque()
+        self._running = self._busy = False
         self.spent_s = 0.0  # processor time that this thread took for the last one
 
     def check(
@@ -72,7 +84,7 @@ class Sampler:
         sample: Sample,
         source: Source,
         config: Config,
-        done: Callable[[Sample, CheckedCall | str], None],
+        done: _Told,
         presses: Callable[[], bool],
     ) -> bool:
         """Have a call answered again; `done`, a method that is held weakly, is told what came of it. `presses` says
@@ -80,33 +92,54 @@ class Sampler:
         with self._changed:
             if len(self._waiting) >= _MOST_WAITING:
                 return False
+            if not self._running:
+                try:
+                    start_behind(self._work, "tierup-sampling")
+                except RuntimeError:  # there are too many threads
+                    return False
+                self._running = True
             self._waiting.append((sample, source, config, WeakMethod(done), presses))
-            if self._running:
-                return True
-            self._running = True
-        start_behind(self._work, "tierup-sampling")
-        return True
+            self._changed.notify_all()
+            return True
 
     def wait(self, timeout_s: float) -> bool:
         """Wait until nothing is left to check; returns whether that is so."""
         with self._changed:
-            return self._changed.wait_for(lambda: not self._running, timeout_s)
+            return self._changed.wait_for(lambda: not self._waiting and not self._busy, timeout_s)
 
     def _work(self) -> None:
-        while True:
+        try:
+            while True:
+                self._check_one(*self._next())  # so that nothing is kept alive while this waits
+        finally:
             with self._changed:
-                if not self._waiting:
-                    self._running = False
-                    self._changed.notify_all()
-                    return
-                sample, source, config, done, presses = self._waiting.popleft()
-            if done() is not None:
-                began_s = thread_time()
-                result = _checked(sample, source, config, presses)
-                self.spent_s = thread_time() - began_s
-                tell = done()
-                if tell is not None:
-                    tell(sample, result)
+                self._running = self._busy = False
+                self._changed.notify_all()
+
+    def _next(self) -> _Asked:
+        with self._changed:
+            self._busy = False
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._waiting)
+            self._busy = True
+            return self._waiting.popleft()
+
+    def _check_one(
+        self,
+        sample: Sample,
+        source: Source,
+        config: Config,
+        done: WeakMethod[_Told],
+        presses: Callable[[], bool],
+    ) -> None:
+        if done() is None:
+            return
+        began_s = thread_time()
+        result = _checked(sample, source, config, presses)
+        self.spent_s = thread_time() - began_s
+        tell = done()
+        if tell is not None:
+            tell(sample, result)
 
 
 def _checked(sample: Sample, source: Source, config: Config, presses: Callable[[], bool]) -> CheckedCall | str:

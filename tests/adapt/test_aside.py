@@ -18,7 +18,7 @@ from tests.store.samples import perceptron, saved
 import tierup
 from tierup import _native
 from tierup.adapt import builders
-from tierup.adapt.aside import LEAST_USES, LOOK_S, Aside, Cores, Here, cores_of, keep_to
+from tierup.adapt.aside import LEAST_USES, LOOK_S, Aside, Cores, Here, cores_of, keep_process_to, keep_to
 from tierup.adapt.messages import Compile, Compiled
 from tierup.adapt.process import Worker
 from tierup.adapt.workers import Workers
@@ -158,17 +158,18 @@ def test_a_thread_is_where_it_was_when_it_is_done() -> None:
 
 
 @pytest.mark.skipif(len(cores_of()) < 2, reason="there is one core")
-def test_a_trial_has_all_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_is_planned_and_built_and_tried_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     allowed, seen = cores_of(), set[tuple[str, Cores]]()
     one = Cores({max(allowed)})
-    keeps = Worker.keep_to
+    advance = Worker.advance
 
-    def keep(worker: Worker, cores: Cores) -> None:
-        keeps(worker, cores)
+    def look(worker: Worker) -> Any:
+        reply = advance(worker)
         assert worker.task is not None
         seen.add((type(worker.task.job).__name__, cores_of(worker.process.pid)))
+        return reply
 
-    monkeypatch.setattr(Worker, "keep_to", keep)
+    monkeypatch.setattr(Worker, "advance", look)
     monkeypatch.setattr("tierup.adapt.background.Climb.presses", lambda climb: False)
     monkeypatch.setattr(builders._WORKERS._aside, "left", lambda allowed: one)
     monkeypatch.delenv("TIERUP_FORCE_TIER")
@@ -178,6 +179,42 @@ def test_a_trial_has_all_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         model(x=np.ones((3, 40), np.float32))
     while not model.settled:
         time.sleep(0.01)
-    assert {("Compile", one), ("TryPlan", allowed)} <= seen
-    assert not {cores for name, cores in seen if name != "TryPlan"} - {one}
+    assert {("PlanModel", one), ("Compile", one), ("TryPlan", one)} <= seen
+    assert {cores for _, cores in seen} == {one}
     assert os.sched_getaffinity(os.getpid()) == allowed
+
+
+@pytest.mark.skipif(len(cores_of()) < 2, reason="there is one core")
+def test_a_worker_that_went_where_it_wanted_is_told_again() -> None:
+    worker = Worker((sys.executable, str(FAKE), emitter_version(), "good"))
+    allowed = cores_of()
+    one, pid = Cores({max(allowed)}), worker.process.pid
+    try:
+        worker.keep_to(one)
+        keep_process_to(allowed, pid)  # as a trial does
+        worker.keep_to(one)
+        assert cores_of(pid) == allowed  # it is taken to be there
+        worker.goes_where_it_wants()
+        worker.keep_to(one)
+        assert cores_of(pid) == one
+    finally:
+        worker.kill()
+    keep_process_to(one, pid)  # there is none
+
+
+@pytest.mark.skipif(len(cores_of()) < 2, reason="there is one core")
+def test_a_job_that_was_begun_ahead_keeps_off_too() -> None:
+    workers = Workers((sys.executable, str(FAKE), emitter_version(), "good"))
+    allowed, left = cores_of(), list[Cores]()
+    left += [Cores({min(allowed)}), Cores({max(allowed)})]
+    workers._aside.left = lambda allowed: left[0]  # type: ignore[method-assign]
+    try:
+        workers.prepare(Compile(("a",), AVX2))
+        (ahead,) = workers._all
+        assert cores_of(ahead.process.pid) == left.pop(0)
+        assert workers.run([Compile(("b",), AVX2)], at_most=2) == [Compiled((b"b",))]
+        assert cores_of(ahead.process.pid) == left[0]  # whoever runs other jobs looks
+        assert workers.run([Compile(("a",), AVX2)], at_most=2, presses=True) == [Compiled((b"a",))]
+        assert cores_of(ahead.process.pid) == allowed
+    finally:
+        workers.rest()

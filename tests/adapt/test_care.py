@@ -12,7 +12,8 @@ from tests.store.samples import entries, floats, perceptron, saved
 
 import tierup
 from tierup import _native
-from tierup.adapt import tiering
+from tierup.adapt import contest, tiering
+from tierup.adapt.aside import Cores, cores_of
 from tierup.adapt.contest import try_plan
 from tierup.adapt.messages import CallRecord, Failure, TriedPlan, TryPlan
 from tierup.adapt.tensors import array_of, records_of
@@ -95,7 +96,10 @@ class Tried:
     def run(self, incumbent: Any, *calls: CallRecord, threads: int = 1) -> TriedPlan | Failure:
         content = msgspec.msgpack.encode(self.entry)
         stamp, cache = self.source.stamp, self.config.cache_path
-        return try_plan(TryPlan(str(self.path), stamp, cache, self.parts, threads, content, incumbent, calls, 0.2))
+        cores = tuple(sorted(cores_of()))
+        return try_plan(
+            TryPlan(str(self.path), stamp, cache, self.parts, threads, cores, content, incumbent, calls, 0.2)
+        )
 
 
 @pytest.fixture(scope="module")
@@ -124,6 +128,17 @@ def test_two_plans_are_also_tried_on_one_thread(tried: Tried) -> None:
     assert "3×40 on one thread: " in str(reply.compared[1])
     _native.hold_pool()  # it was let go
     _native.let_pool_go()
+
+
+@pytest.mark.parametrize("incumbent", [None, Aim()], ids=["baseline", "plan"])
+@pytest.mark.parametrize(("rows", "widens"), [(3, False), (20_000, True)])
+def test_plans_that_use_threads_are_tried_on_all_cores(
+    tried: Tried, rows: int, widens: bool, incumbent: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = list[Cores]()
+    monkeypatch.setattr(contest, "keep_process_to", kept.append)
+    assert isinstance(tried.run(incumbent, CallRecord(((rows, 40),)), threads=2), TriedPlan)
+    assert kept == [cores_of()] * widens
 
 
 def test_a_trial_draws_sizes_where_none_were_seen(tried: Tried) -> None:

@@ -9,6 +9,7 @@ there are any.
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -23,9 +24,9 @@ Cores = frozenset[int]
 
 
 def _native_uses(cores: int) -> Sequence[int]:
-    from tierup import _native  # with NumPy; who asks has it
-
-    return _native.core_uses(cores)
+    # A model that is loaded first has a worker begin before it imports this, with NumPy: there were no calls yet.
+    native = sys.modules.get("tierup._native")
+    return () if native is None else native.core_uses(cores)
 
 
 class Aside:
@@ -79,6 +80,13 @@ def keep_to(thread: int, cores: Cores) -> None:
     if cores:
         with suppress(OSError):
             os.sched_setaffinity(thread, cores)
+
+
+def keep_process_to(cores: Cores, process: int | str = "self") -> None:
+    """Let all threads of a process run on these cores alone, if it is still there."""
+    with suppress(OSError):
+        for thread in os.listdir(f"/proc/{process}/task"):
+            keep_to(int(thread), cores)
 
 
 class Here:

@@ -5,6 +5,7 @@ Both run whole, with packed weights and as many threads as they will have, one c
 each finds the caches as the other left them: weights that are larger than the last-level cache have to be read anew as
 they have to in service, be they only some of the model's, in turn. Two plans are also timed as a call runs while
 another one has the pool of threads: which of the two it will be, the traffic decides, and a plan may lose in neither.
+Plans that use the pool get all cores of the model; others are tried where this worker was put, out of the way of calls.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from tierup import _native
+from tierup.adapt.aside import Cores, keep_process_to
 from tierup.adapt.compare import decided, is_far, log_gain, saved, verdict
 from tierup.adapt.messages import CallRecord, Failure, TriedPlan, TryPlan
 from tierup.adapt.proof import REASON_LIMIT_CHARS
@@ -84,6 +86,7 @@ def try_plan(job: TryPlan) -> TriedPlan | Failure:
     runners = incumbent, _runner(entry.about, warm.program)
     budget_s = job.budget_s / max(1, len(job.calls) * len(job.ways))
     calls = [call if call.signature is not None else _any_call(origin) for call in job.calls]
+    uses = _uses()
     try:
         first_s, strays = _answered(entry, warm, runners[1], calls)
     except _Fails as fails:
@@ -91,12 +94,21 @@ def try_plan(job: TryPlan) -> TriedPlan | Failure:
     if strays and len(entry.plan.strays) < MOST_STRAYS:
         return TriedPlan((), strays)
     single = job.incumbent is None
+    for call in () if single else calls:
+        feeds = _given(call) if call.inputs else _drawn(entry, call, 0)
+        incumbent(feeds)(feeds)
+    if _uses() - uses > len(calls) * (1 if single else 2):  # jobs of the pool are counted beside calls
+        keep_process_to(Cores(job.cores))
     compared: list[Compared] = []
     for call, taken_s in zip(calls, first_s, strict=True):
         for alone in job.ways:
             far = single and bool(compared) and all(found.gain > 0.5 for found in compared)
             compared.append(_compare_on(alone, entry, call, *runners, budget_s, single, far, taken_s))
     return TriedPlan(tuple(compared))
+
+
+def _uses() -> int:
+    return sum(_native.core_uses(sys.maxsize))
 
 
 def _most_bytes(entry: EntryRecord, threads: int) -> int:

@@ -77,13 +77,15 @@ class CallRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class TryPlan(msgspec.Struct, frozen=True, tag="try", forbid_unknown_fields=True):
     """Time a plan against the one that answers now. `entry` is the candidate's, with kernels; `incumbent` is what the
-    plan in the cache that answers now was made for, None if that is the baseline."""
+    plan in the cache that answers now was made for, None if that is the baseline. `cores` are those that the model may
+    use."""
 
     path: str
     stamp: tuple[int, ...] | None
     cache_dir: str
     parts: dict[str, str]
     threads: Annotated[int, Meta(ge=1, le=1024)]
+    cores: Annotated[tuple[Annotated[int, Meta(ge=0, le=65_535)], ...], Meta(max_length=65_536)]
     entry: bytes
     incumbent: Aim | None
     calls: Annotated[tuple[CallRecord, ...], Meta(min_length=1, max_length=16)]

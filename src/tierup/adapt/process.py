@@ -13,7 +13,7 @@ from contextlib import suppress
 
 from msgspec import Struct
 
-from tierup.adapt.aside import Cores, cores_of, keep_to
+from tierup.adapt.aside import Cores, cores_of, keep_process_to
 from tierup.adapt.deadline import Deadline, core_s
 from tierup.adapt.messages import REPLIES, Inbox, Job, Ready, Reply, Request, Spent, fits, pack
 from tierup.adapt.start import IDLE_NICENESS
@@ -89,22 +89,20 @@ class Worker:
             return
         self.stepped_back = True
         with suppress(OSError):  # it may have ended
-            for thread in self._threads():
+            for thread in map(int, os.listdir(f"/proc/{self.process.pid}/task")):
                 os.setpriority(os.PRIO_PROCESS, thread, IDLE_NICENESS)
                 with suppress(OSError):  # some containers forbid it; niceness is most of it
                     os.sched_setscheduler(thread, os.SCHED_IDLE, os.sched_param(0))
 
     def keep_to(self, cores: Cores) -> None:
         """Let it run on these cores alone, from now on."""
-        if cores == self._cores:
-            return
-        self._cores = cores
-        with suppress(OSError):  # it may have ended
-            for thread in self._threads():
-                keep_to(thread, cores)
+        if cores != self._cores:
+            self._cores = cores
+            keep_process_to(cores, self.process.pid)
 
-    def _threads(self) -> list[int]:
-        return [int(name) for name in os.listdir(f"/proc/{self.process.pid}/task")]
+    def goes_where_it_wants(self) -> None:
+        """It decides by itself on which cores it runs, until it is told again."""
+        self._cores = Cores()
 
     def starves(self) -> bool:
         """Whether it has stepped back and hardly gets on with its job, since others want all cores."""

@@ -15,6 +15,7 @@ import msgspec
 
 from tierup import _native
 from tierup.adapt.ahead import plan_job
+from tierup.adapt.aside import cores_of
 from tierup.adapt.background import NO_TARGET, Climb, Stopped
 from tierup.adapt.builders import Builders, Built, run_jobs
 from tierup.adapt.compare import log_of, verdict
@@ -393,8 +394,8 @@ def _time_apart(climb: Climb, source: Source, entry: EntryRecord) -> tuple[Compa
         return f"the plan takes {len(content)} bytes, which is too much to send"
     with as_file(source, _plans(config).folder) as (path, stamp):
         parts = cache_parts(config.precision)
-        threads, incumbent = config.threads, climb.incumbent
-        job = TryPlan(path, stamp, config.cache_path, parts, threads, content, incumbent, calls, TRIAL_S)
+        threads, cores, incumbent = config.threads, tuple(cores_of()), climb.incumbent
+        job = TryPlan(path, stamp, config.cache_path, parts, threads, cores, content, incumbent, calls, TRIAL_S)
         try:
             (reply,) = run_jobs([job], limit_s=_TRIAL_LIMIT_S, told=climb.ledger.add, presses=climb.presses)
         except WorkersUnavailable as error:

@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
-from tierup.adapt.aside import LOOK_S, Aside, Cores, Here
+from tierup.adapt.aside import LOOK_S, Aside, Cores, Here, cores_of
 from tierup.adapt.messages import Failure, Job, Reply, Spent, TryPlan
 from tierup.adapt.process import STARVED_S, Lost, Task, Worker
 
@@ -101,20 +101,26 @@ class Workers:
         if not _says(presses):
             for begun in busy:
                 begun.step_back()
+        look_again_s = 0.0
         try:
             while (pending or busy) and not self._ending.is_set():
-                pressing = _says(presses)
-                if pressing:
-                    self._take_back(busy, pending)
-                left = here.allowed if pressing else self._left_by_calls(here.allowed)
-                most = at_most if isinstance(at_most, int) else at_most()
-                most = most if left == here.allowed else min(most, len(left))
-                here.keep_to(left)
+                if time.monotonic() >= look_again_s:
+                    look_again_s = time.monotonic() + LOOK_S
+                    pressing = _says(presses)
+                    if pressing:
+                        self._take_back(busy, pending)
+                    left = here.allowed if pressing else self._left_by_calls(here.allowed)
+                    most = at_most if isinstance(at_most, int) else at_most()
+                    most = most if left == here.allowed else min(most, len(left))
+                    here.keep_to(left)
                 while pending and len(busy) < most and (worker := self._take(most, pressing, wait=not busy)):
                     busy.append(worker)
                     worker.begin(pending.popleft(), limit_s)
                 for worker in busy:
-                    worker.keep_to(here.allowed if _tries(worker) else left)
+                    if _tries(worker):
+                        worker.goes_where_it_wants()
+                    else:
+                        worker.keep_to(left)
                 for worker in _wait(busy, LOOK_S if len(here.allowed) > 1 else STARVED_S):
                     job, known = worker.task, len(replies)
                     self._advance(worker, busy, pending, replies, limit_s)
@@ -133,6 +139,7 @@ class Workers:
         with self._changed, suppress(WorkersUnavailable):
             if not self._all:
                 self._ahead = self._start()
+                self._ahead.keep_to(self._aside.left(cores_of()))
                 self._ahead.begin(Task(0, job), limit_s)
                 self._ahead.send()
         self._rest_later()
@@ -152,9 +159,12 @@ class Workers:
         return [worker]
 
     def _left_by_calls(self, allowed: Cores) -> Cores:
-        """The cores that workers may use which give way to calls."""
+        """The cores that workers may use which give way to calls, as does one that nobody has asked for yet."""
         with self._changed:
-            return self._aside.left(allowed)
+            left = self._aside.left(allowed)
+            if self._ahead is not None:
+                self._ahead.keep_to(left)
+            return left
 
     def _see_to_forks(self) -> None:
         if self._pid != os.getpid():
@@ -303,7 +313,7 @@ def _says(presses: Presses) -> bool:
 
 
 def _tries(worker: Worker) -> bool:
-    """Whether it times a plan, which has the threads and cores then that it has when it serves."""
+    """Whether it times a plan, which has to have the cores then that it has when it serves."""
     return worker.task is not None and isinstance(worker.task.job, TryPlan)
 
 

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-LOOK_S = 0.02  # for so long calls may share a core with workers when they have moved to it
+LOOK_S = 0.05  # for so long calls may share a core with workers when they have moved to it
 # Calls and jobs of the pool in a second, below which cores are not kept free: then calls are long, or so far apart that
 # other things leave them cold, and builds would take twice as long for it on two cores.
 LEAST_USES = 50.0
@@ -71,8 +71,11 @@ class Aside:
 
 
 def cores_of(thread: int = 0) -> Cores:
-    """Where a thread may run, this one or another; none where the system does not say."""
-    return Cores(os.sched_getaffinity(thread)) if hasattr(os, "sched_getaffinity") else Cores()
+    """Where a thread may run, this one or another; none where the system does not say, or it has ended."""
+    try:
+        return Cores(os.sched_getaffinity(thread)) if hasattr(os, "sched_getaffinity") else Cores()
+    except OSError:
+        return Cores()
 
 
 def keep_to(thread: int, cores: Cores) -> None:

@@ -101,6 +101,7 @@ def test_where_the_system_says_nothing_nothing_is_kept() -> None:
     keep_to(0, Cores())
     keep_to(2**22 + 1, before)  # no thread has this number
     assert cores_of() == before
+    assert cores_of(2**22 + 1) == Cores()
 
 
 def test_calls_are_counted_where_they_run(tmp_path: Path) -> None:

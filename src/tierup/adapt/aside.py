@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-LOOK_S = 0.05  # for so long calls may share a core with workers when they have moved to it
+LOOK_S = 0.02  # for so long calls may share a core with workers when they have moved to it
 # Calls and jobs of the pool in a second, below which cores are not kept free: then calls are long, or so far apart that
 # other things leave them cold, and builds would take twice as long for it on two cores.
 LEAST_USES = 50.0

@@ -336,8 +336,8 @@ def test_a_warm_model_without_a_predecessor_is_taken_out_too(climbed: tierup.Mod
     report = warm.report().to_dict()
     assert (warm.report().checked, report["counters"]["quarantined"]) == (0, 0)
     assert LEAST_CALLS < report["checked_every_calls"] <= MOST_CALLS
-    # The next sample finds it, or another: memory that the kernel should write may still hold the right answer to X, and
-    # a busy machine leaves checks out.
+    # The next sample finds it, or another: memory that the kernel should write may still hold the right answer to X,
+    # and a busy machine leaves checks out.
     for number in range(1, 1 + sum(FIRST_CALLS)):
         warm.sample_after(1)
         call(warm, number)
